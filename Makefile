@@ -1,0 +1,40 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+export HRF_DATA ?= ../shared/data
+
+.PHONY: demo test lint types unit bench clean help
+
+help:            ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.installed   ## relative error of every estimator over the angle: a table and a figure
+	$(BIN)/hrf angles --out results
+
+lint: $(VENV)/.installed   ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed  ## mypy, strict
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed   ## the tests alone
+	$(BIN)/pytest -n 2
+
+test: lint types unit      ## what CI runs
+
+bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
+	$(BIN)/python -m benchmarks --out results
+
+clean:           ## remove the environment and results
+	rm -rf $(VENV) results
