@@ -1,0 +1,33 @@
+"""Softmax and Gaussian kernels in linear time, by hybrid random features."""
+
+from hrf import kernels, projections, theory
+from hrf.features import coefficients
+from hrf.features.base import FeatureMap, Features
+from hrf.features.exponential import Exponential, Positive, Trigonometric
+from hrf.features.gaussian import GaussianKernel
+from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
+from hrf.features.optimal import DenseExponential, OptimalPositive
+from hrf.features.storage import load
+from hrf.projections import Projections
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AngularHybrid",
+    "DenseExponential",
+    "Exponential",
+    "FeatureMap",
+    "Features",
+    "GaussianHybrid",
+    "GaussianKernel",
+    "Hybrid",
+    "OptimalPositive",
+    "Positive",
+    "Projections",
+    "Trigonometric",
+    "coefficients",
+    "kernels",
+    "load",
+    "projections",
+    "theory",
+]

@@ -1,0 +1,238 @@
+"""The contract: K(x, y) ≈ queries(x) · keys(y).
+
+`Linearised` is whatever splits into a query side and a key side, with the input checks,
+the streaming and the log scales that all of them need. `FeatureMap` is one whose products
+estimate a kernel; coefficients (``coefficients.py``) are the other kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from typing_extensions import Self
+
+from hrf import kernels
+from hrf.projections import Projections
+
+__all__ = ["FeatureMap", "Features", "Linearised"]
+
+Side = Literal["query", "key"]
+
+# Floats of output a block: 1 MiB in float32, so that a block is finished while it is in the cache.
+_BLOCK = 1 << 18
+
+
+class Features(NamedTuple):
+    """The tensor ``values · exp(log_scale)``, kept apart so that neither factor overflows.
+
+    Attributes:
+        values: ``(..., L, D)``.
+        log_scale: ``(..., L, 1)``, one scale a row (``(..., L, D)`` for pairwise estimates).
+    """
+
+    values: Tensor
+    log_scale: Tensor
+
+    def unscaled(self) -> Tensor:
+        """The product itself; ±inf, never NaN, where it is too large for the dtype."""
+        # Two steps, each finite: values may be tiny where exp(log_scale) alone would overflow.
+        largest = math.log(torch.finfo(self.values.dtype).max) - 1
+        half = (self.log_scale / 2).clamp(max=largest).exp()
+        return self.values * half * half
+
+
+class Linearised(nn.Module):
+    """Something of the form f(x, y) ≈ queries(x) · keys(y), with randomness in `Projections`.
+
+    Subclasses set ``dim``, ``heads`` and ``feature_dim``, and define `_scaled` and `config`.
+    """
+
+    dim: int
+    heads: int | None
+    feature_dim: int
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Features of queries: ``(..., L, d) -> (..., L, feature_dim)``."""
+        return self._stream(self._checked(x, "x"), "query")
+
+    def keys(self, y: Tensor) -> Tensor:
+        """Features of keys, signs included: ``(..., S, d) -> (..., S, feature_dim)``."""
+        return self._stream(self._checked(y, "y"), "key")
+
+    def scaled_queries(self, x: Tensor) -> Features:
+        """Features of queries as values and a log scale a row: finite at any norm."""
+        return self._scaled(self._checked(x, "x"), "query")
+
+    def scaled_keys(self, y: Tensor) -> Features:
+        """Features of keys as values and a log scale a row: finite at any norm."""
+        return self._scaled(self._checked(y, "y"), "key")
+
+    def estimate(self, x: Tensor, y: Tensor) -> Tensor:
+        """The estimate for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+        return self._pairwise(*self._checked_pair(x, y)).unscaled()
+
+    def _projections(self) -> Iterator[Projections]:
+        """All drawn ω inside, each once however many parts share it."""
+        return (module for module in self.modules() if isinstance(module, Projections))
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean over draws is exactly the estimated function."""
+        return all(omega.gaussian for omega in self._projections())
+
+    def redraw_(self, generator: Generator | None = None) -> Self:
+        """Draw every ω anew, in place. Nothing else ever does: a forward pass is deterministic."""
+        for omega in self._projections():
+            omega.redraw_(generator)
+        return self
+
+    def flops(self) -> int:
+        """Floating-point operations to map one vector, 2 for a multiply-add."""
+        raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments that rebuild this object; drawn and fitted state aside."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be saved")
+
+    def extra_repr(self) -> str:
+        """The plain arguments and the width."""
+        plain = {k: v for k, v in self.config().items() if isinstance(v, int | float | str)}
+        return ", ".join(f"{k}={v!r}" for k, v in (plain | {"feature_dim": self.feature_dim}).items())
+
+    # What subclasses define. `x` is checked, floating point, at least float32.
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        raise NotImplementedError(f"{type(self).__name__} does not define its features")
+
+    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+        """The features, written to ``out`` where it is given (then without autograd)."""
+        return torch.mul(*self._overflow_checked(self._scaled(x, side)), out=out)
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
+        q, k = self._scaled(x, "query"), self._scaled(y, "key")
+        return Features(q.values @ k.values.mT, q.log_scale + k.log_scale.mT)
+
+    # Shared machinery.
+
+    def _stream(self, x: Tensor, side: Side) -> Tensor:
+        """`_plain` in blocks of rows that fit the cache, where nothing forbids it."""
+        width = self.feature_dim
+        rows = max(1, _BLOCK // width)
+        n = x.shape[:-1].numel()
+        recorded = torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters()))
+        if recorded or torch.compiler.is_compiling() or self.heads is not None or n <= rows:
+            return self._plain(x, side)
+        flat, out = x.reshape(n, self.dim), x.new_empty(n, width)
+        for start in range(0, n, rows):
+            self._plain(flat[start : start + rows], side, out[start : start + rows])
+        return out.view(*x.shape[:-1], width)
+
+    def _checked(self, x: Tensor, name: str) -> Tensor:
+        """``x`` in the precision of the computation, or an error that says what is wrong with it."""
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            received = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
+        heads = () if self.heads is None else (self.heads,)
+        shape = ("...", *map(str, heads), "L", str(self.dim))
+        expected = f"expected a shape ({', '.join(shape)})"
+        if x.ndim < 2 + len(heads):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; {expected}")
+        if x.shape[-1] != self.dim:
+            raise ValueError(f"{name} has last dimension {x.shape[-1]}, the map was built for dim={self.dim}")
+        if heads and x.shape[-3] not in (1, self.heads):
+            raise ValueError(f"{name} has {x.shape[-3]} heads, the map has {self.heads}; {expected}")
+        # On an accelerator the check would wait for the device, and compiled code cannot branch on it.
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            total = x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32))
+            if not total.isfinite():
+                bad = int((~x.isfinite()).sum())
+                raise ValueError(f"{name} has {bad} values that are NaN or infinite; expected finite values")
+        return x.to(torch.promote_types(torch.promote_types(x.dtype, self._dtype()), torch.float32))
+
+    def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self._checked(x, "x"), self._checked(y, "y")
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        return x.to(dtype), y.to(dtype)
+
+    def _overflow_checked(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Values and exp(log_scale), or an error if the latter is too large for the dtype."""
+        values, log_scale = features
+        check_overflow(log_scale)
+        return values, log_scale.exp()
+
+    def _dtype(self) -> torch.dtype:
+        return next((omega.omega.dtype for omega in self._projections()), torch.get_default_dtype())
+
+
+def check_overflow(log_scale: Tensor) -> None:
+    """Refuse features that are too large for their dtype, naming the way out."""
+    if log_scale.device.type != "cpu" or torch.compiler.is_compiling() or not log_scale.numel():
+        return
+    dtype, largest = log_scale.dtype, float(log_scale.detach().max())
+    if largest > math.log(torch.finfo(dtype).max):
+        raise OverflowError(
+            f"features as large as exp({largest:.0f}) do not fit {dtype}; the inputs are too long for plain "
+            "features: use scaled_queries and scaled_keys, or estimate"
+        )
+
+
+def half_square(x: Tensor) -> Tensor:
+    """‖x‖²/2 a row: ``(..., L, d) -> (..., L, 1)``."""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / 2
+
+
+class FeatureMap(Linearised):
+    """A random feature map: ``queries(x) @ keys(y).mT`` estimates a kernel.
+
+    Attributes:
+        dim: length d of the inputs.
+        feature_dim: width of ``queries(x)`` and ``keys(y)``.
+        heads: ``None``, or H for a map a head, applied to inputs ``(..., H, L, d)``.
+        kernel: ``"softmax"`` for exp(xᵀy) or ``"gaussian"`` for exp(−‖x − y‖²/2).
+        unbiased: whether the mean over draws is exactly the kernel.
+
+    Inputs may have any floating dtype; features come in float32 or wider, since half
+    precision cannot carry an exponential.
+    """
+
+    kernel: Literal["softmax", "gaussian"] = "softmax"
+
+    def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
+        """The exact logarithm of the kernel that is estimated: ``(..., L, S)``."""
+        exact = kernels.log_softmax_kernel if self.kernel == "softmax" else kernels.log_gaussian_kernel
+        return exact(*self._checked_pair(x, y))
+
+    def mse(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean squared error of ``estimate(x, y)`` over draws of ω, in closed form: ``(..., L, S)``.
+
+        In float64 whatever the inputs: MSEs span hundreds of orders of magnitude.
+        """
+        return self.log_mse(x, y).exp()
+
+    def log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        """The logarithm of `mse`, finite where that overflows; −inf where the estimate is exact."""
+        x, y = self._checked_pair(x, y)
+        return self._log_mse(x.double(), y.double())
+
+    def relative_error(self, x: Tensor, y: Tensor) -> Tensor:
+        """The root of the MSE over the kernel, the paper's ε: ``(..., L, S)``."""
+        return (self.log_mse(x, y) / 2 - self.log_kernel(x.double(), y.double())).exp()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the map to a ``.safetensors`` file that `hrf.load` opens."""
+        from hrf.features.storage import save  # storage knows every map, so it comes after them
+
+        save(self, path)
+
+    def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError(f"no closed form is known for the MSE of {type(self).__name__}")
+
+
+def pairs(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Apply an elementwise function of vectors to all pairs: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    return combine(x.unsqueeze(-2), y.unsqueeze(-3))

@@ -1,0 +1,274 @@
+"""Coefficients λ(x, y) of hybrids (paper, Sec. 2.2 and 2.4), each linearised as λ̂ = a + ρ₁(x)ᵀρ₂(y).
+
+A hybrid leans on a base where its coefficient is large. Signs that the paper writes with an
+imaginary unit stand on the key side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from typing_extensions import Self
+
+from hrf import theory
+from hrf.features.base import FeatureMap, Features, Linearised, Side, pairs
+from hrf.features.gaussian import GaussianKernel
+from hrf.projections import Projections
+
+__all__ = ["Angular", "Coefficient", "FromFeatureMap", "Gaussian", "Indicator"]
+
+
+class Coefficient(Linearised):
+    """λ̂(x, y) = constant + queries(x) · keys(y), an unbiased estimate of some λ(x, y)."""
+
+    constant: float = 0.0
+
+    def estimate(self, x: Tensor, y: Tensor) -> Tensor:
+        """λ̂ for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+        return self._estimate(*self._checked_pair(x, y))
+
+    def exact(self, x: Tensor, y: Tensor) -> Tensor:
+        """λ for every pair, in float64: ``(..., L, S)``."""
+        return self.moments(x, y).mean
+
+    def moments(self, x: Tensor, y: Tensor) -> theory.Moments:
+        """First and second moments of λ̂ over draws, in closed form and float64, for every pair."""
+        x, y = self._checked_pair(x, y)
+        return self._moments(x.double(), y.double())
+
+    def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.constant + self._pairwise(x, y).unscaled()
+
+    def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
+        raise NotImplementedError(f"no closed form is known for the moments of {type(self).__name__}")
+
+
+class Angular(Coefficient):
+    """λ = θ/π, the angle of x and y (paper, Sec. 2.4): λ̂ is the share of the n sign bits that differ.
+
+    λ̂ = ½ − (1/2n) Σ sgn(τᵀx) sgn(τᵀy); sgn 0 counts as +1.
+
+    Args:
+        dim: length d of the inputs.
+        n_projections: number n of sign bits.
+        projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
+        heads: ``None``, or H for a coefficient a head.
+        generator: the source of randomness.
+    """
+
+    constant = 0.5
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        n_projections: int,
+        projection: str | Projections = "orthogonal",
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
+        self.projection = Projections.resolve(projection, n_projections, dim, heads=heads, generator=generator)
+
+    def signs(self, x: Tensor) -> Tensor:
+        """The bits as ±1: ``(..., L, d) -> (..., L, n)``."""
+        bits = x @ self.projection.omega.to(x.dtype).mT >= 0
+        return bits.to(x.dtype).mul_(2).sub_(1)
+
+    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+        scale = 1 / math.sqrt(2 * self.n_projections)
+        return torch.mul(self.signs(x), scale if side == "query" else -scale, out=out)
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        return Features(self._plain(x, side), x.new_zeros(*x.shape[:-1], 1))
+
+    def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
+        # Sums of ±1 are exact: a pair whose bits all agree gets 0, and all differ 1, with no rounding.
+        n = self.n_projections
+        return (n - self.signs(x) @ self.signs(y).mT) / (2 * n)
+
+    def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
+        kind = self.projection.kind
+        if kind not in ("iid", "orthogonal"):
+            raise NotImplementedError(
+                f"no closed form is known for the moments of Angular with {kind!r} projections; "
+                "it is for 'iid' and 'orthogonal'"
+            )
+        theta = pairs(theory.angle, x, y)
+        return theory.angular_moments(
+            theta, self.n_projections, dim=self.dim if kind == "orthogonal" else None
+        )
+
+    def flops(self) -> int:
+        """Projections and signs."""
+        return 2 * self.dim * self.n_projections + self.n_projections
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the coefficient."""
+        return {
+            "dim": self.dim,
+            "n_projections": self.n_projections,
+            "projection": self.projection,
+            "heads": self.heads,
+        }
+
+
+class FromFeatureMap(Coefficient):
+    """λ = a + w K(x, y) for the kernel K of any feature map, hybrids included: so hybrids nest.
+
+    Args:
+        feature_map: estimates K.
+        constant: a.
+        weight: w, of either sign.
+    """
+
+    def __init__(self, feature_map: FeatureMap, *, constant: float = 0.0, weight: float = 1.0) -> None:
+        super().__init__()
+        if not (math.isfinite(constant) and math.isfinite(weight) and weight):
+            raise ValueError(f"constant, weight = {constant}, {weight}; expected finite numbers, weight not 0")
+        self.feature_map, self.constant, self.weight = feature_map, float(constant), float(weight)
+        self.dim, self.heads = feature_map.dim, feature_map.heads
+        self.feature_dim = feature_map.feature_dim
+
+    def _inputs(self, u: Tensor, side: Side) -> Tensor:
+        """What the map is applied to."""
+        return u
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        values, log_scale = self.feature_map._scaled(self._inputs(x, side), side)
+        if side == "key" and self.weight < 0:
+            values = -values
+        return Features(values, log_scale + math.log(abs(self.weight)) / 2)
+
+    def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
+        kernel = self.feature_map._pairwise(self._inputs(x, "query"), self._inputs(y, "key"))
+        return self.constant + self.weight * kernel.unscaled()
+
+    def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
+        x, y = self._inputs(x, "query"), self._inputs(y, "key")
+        mean = self.constant + self.weight * self.feature_map.log_kernel(x, y).exp()
+        return theory.Moments.from_variance(mean, self.weight**2 * self.feature_map.mse(x, y))
+
+    def flops(self) -> int:
+        """Those of the map."""
+        return self.feature_map.flops()
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the coefficient."""
+        return {"feature_map": self.feature_map, "constant": self.constant, "weight": self.weight}
+
+
+class Gaussian(FromFeatureMap):
+    """λ = a + w exp(−‖x + My‖²/2c²) (paper, Sec. 2.4): fires where x ≈ −My.
+
+    It is the Gaussian kernel of x/c and −My/c, estimated by any softmax-kernel map.
+
+    Args:
+        feature_map: a softmax-kernel map of the same ``dim``.
+        matrix: M as ``(d, d)``, or its diagonal as ``(d,)``; ``None`` is the identity.
+        scale: c, the width of the window.
+        constant: a.
+        weight: w.
+    """
+
+    matrix: Tensor | None
+
+    def __init__(
+        self,
+        feature_map: FeatureMap,
+        *,
+        matrix: Tensor | None = None,
+        scale: float = 1.0,
+        constant: float = 0.0,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__(GaussianKernel(feature_map), constant=constant, weight=weight)
+        if not scale > 0:
+            raise ValueError(f"scale is {scale}; expected a positive number")
+        shapes = ((self.dim,), (self.dim, self.dim))
+        if matrix is not None and tuple(matrix.shape) not in shapes:
+            raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected {shapes[0]} or {shapes[1]}")
+        self.scale = float(scale)
+        self.register_buffer("matrix", None if matrix is None else matrix.detach().clone())
+
+    @classmethod
+    def bipolar(cls, feature_map: FeatureMap, *, sigma: float, radius: float) -> Self:
+        """λ = (1 − exp(−σ²‖x − y‖²/2))/ρ, ρ = 1 − exp(−2σ²r²): 0 at x = y and 1 at x = −y on the sphere of r.
+
+        The paper's normalised variant (appendix, Gaussian hybrid estimators).
+        """
+        for name, value in (("sigma", sigma), ("radius", radius)):
+            if not value > 0:
+                raise ValueError(f"{name} is {value}; expected a positive number")
+        inverse = -1 / math.expm1(-2 * (sigma * radius) ** 2)
+        minus = -torch.ones(feature_map.dim)
+        return cls(feature_map, matrix=minus, scale=1 / sigma, constant=inverse, weight=-inverse)
+
+    def _inputs(self, u: Tensor, side: Side) -> Tensor:
+        if side == "query":
+            return u / self.scale
+        if self.matrix is not None:
+            matrix = self.matrix.to(u.dtype)
+            u = u * matrix if matrix.ndim == 1 else u @ matrix.mT
+        return u / -self.scale
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the coefficient."""
+        assert isinstance(self.feature_map, GaussianKernel)
+        config = super().config() | {"matrix": self.matrix, "scale": self.scale}
+        return config | {"feature_map": self.feature_map.feature_map}
+
+
+class Indicator(Coefficient):
+    """λ = 1 if x lies in query cluster i and y in key cluster j, else 0 (paper, Sec. 2.4). No randomness.
+
+    Args:
+        query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` for heads; a vector belongs to the nearest.
+        key_centers: ``(n_k, d)``, or ``(H, n_k, d)``.
+        pair: (i, j).
+    """
+
+    feature_dim = 1
+    query_centers: Tensor
+    key_centers: Tensor
+
+    def __init__(self, query_centers: Tensor, key_centers: Tensor, *, pair: tuple[int, int]) -> None:
+        super().__init__()
+        shapes = tuple(query_centers.shape), tuple(key_centers.shape)
+        if len(shapes[0]) not in (2, 3) or shapes[0][:-2] != shapes[1][:-2] or shapes[0][-1] != shapes[1][-1]:
+            raise ValueError(
+                f"the centres have shapes {shapes[0]} and {shapes[1]}; expected (n_q, d) and (n_k, d), "
+                "both with the same leading axis for heads if there is one"
+            )
+        i, j = pair
+        if not (0 <= i < shapes[0][-2] and 0 <= j < shapes[1][-2]):
+            raise ValueError(f"pair is {pair}; expected indices below {shapes[0][-2]} and {shapes[1][-2]}")
+        self.dim, self.heads, self.pair = shapes[0][-1], (shapes[0][0] if len(shapes[0]) == 3 else None), (i, j)
+        self.register_buffer("query_centers", query_centers.detach().clone())
+        self.register_buffer("key_centers", key_centers.detach().clone())
+
+    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+        centers, index = (
+            (self.query_centers, self.pair[0]) if side == "query" else (self.key_centers, self.pair[1])
+        )
+        nearest = torch.cdist(x, centers.to(x.dtype)).argmin(-1, keepdim=True)
+        return torch.mul((nearest == index).to(x.dtype), 1.0, out=out)
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        return Features(self._plain(x, side), x.new_zeros(*x.shape[:-1], 1))
+
+    def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
+        mean = self._pairwise(x, y).values
+        return theory.Moments.from_variance(mean, torch.zeros_like(mean))
+
+    def flops(self) -> int:
+        """Distances to the centres."""
+        return 3 * self.dim * max(self.query_centers.shape[-2], self.key_centers.shape[-2])
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the coefficient."""
+        return {"query_centers": self.query_centers, "key_centers": self.key_centers, "pair": self.pair}

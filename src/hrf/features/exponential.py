@@ -1,0 +1,289 @@
+"""Complex exponential maps (paper, Sec. 2.3): SM(x, y) = E[Ψ_A(x)ᵀ Ψ_{A⁻ᵀ}(y)] with
+
+    Ψ_M(u) = m^{−1/2} exp(−(Mu)²/2) exp(ωᵀMu),   ω ~ N(0, I),   v² = Σ vₖ² (no conjugate),
+
+for any invertible A, real or complex. Two members are famous: A = I gives positive features
+(Eq. 3, FAVOR+ with ±ω) and A = iI gives trigonometric ones (Eq. 2).
+
+The real part of a product of complex numbers is a real dot product,
+Re(e^α e^β) = (Re, Im)(e^α) · (Re, Im)(e^{β̄}), so the key side takes the matrix conj(A⁻ᵀ)
+and no imaginary unit is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from hrf import kernels, theory
+from hrf.features.base import FeatureMap, Features, Side, check_overflow, half_square
+from hrf.features.matrices import matrix_pair
+from hrf.projections import Projections, check_count
+
+__all__ = ["Exponential", "Positive", "Trigonometric"]
+
+
+class Exponential(FeatureMap):
+    """Complex exponential features with any invertible matrix A and any shifts.
+
+    Args:
+        dim: length d of the inputs.
+        n_projections: number m of rows ω.
+        matrix: A as ``(d, d)``, or its diagonal as ``(d,)``, real or complex; ``None`` is the identity.
+            With ``heads=H``, a leading axis H.
+        query_shift: a in the exact identity exp(xᵀy) = exp((x−a)ᵀ(y−b)) exp(xᵀb) exp(aᵀy) exp(−aᵀb): the
+            features are those of x − a and y − b, so the variance is governed by distances to the shifts.
+            ``(d,)``, or ``(H, d)`` with heads; ``None`` is 0.
+        key_shift: b, likewise.
+        antithetic: average over ω and −ω. (A purely imaginary A does so anyway: its products are even in ω.)
+        projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
+        heads: ``None``, or H for a map a head.
+        generator: the source of randomness.
+
+    The width is m for a real A and 2m for an imaginary or complex one, doubled by ±ω unless A is imaginary.
+
+    >>> import torch, hrf
+    >>> phi = hrf.Exponential(3, n_projections=8, matrix=torch.tensor([2.0, 1.0, 0.5]))
+    >>> phi.queries(torch.zeros(5, 3)).shape
+    torch.Size([5, 16])
+    """
+
+    query_shift: Tensor | None
+    key_shift: Tensor | None
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        n_projections: int,
+        matrix: Tensor | None = None,
+        query_shift: Tensor | None = None,
+        key_shift: Tensor | None = None,
+        antithetic: bool = True,
+        projection: str | Projections = "orthogonal",
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.n_projections, self.heads, self.antithetic = dim, n_projections, heads, antithetic
+        self.projection = Projections.resolve(projection, n_projections, dim, heads=heads, generator=generator)
+        self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
+        self.register_buffer("query_shift", self._shift(query_shift, "query_shift"))
+        self.register_buffer("key_shift", self._shift(key_shift, "key_shift"))
+        signs = 2 if antithetic and self.query_matrix.has_real else 1
+        self.feature_dim = n_projections * signs * (2 if self.query_matrix.has_imag else 1)
+
+    def _shift(self, shift: Tensor | None, name: str) -> Tensor | None:
+        if shift is None:
+            return None
+        shape = (self.dim,) if self.heads is None else (self.heads, self.dim)
+        if tuple(shift.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(shift.shape)}; expected {shape}")
+        return shift.detach().clone().unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
+
+    @property
+    def isotropic(self) -> bool:
+        """Whether the projections are those of the inputs themselves, ωᵀx: two such maps can share them."""
+        return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
+
+    def _plain(
+        self, x: Tensor, side: Side, out: Tensor | None = None, projected: Tensor | None = None
+    ) -> Tensor:
+        logs, phases, log_weight = self._exponents(x, side, out, projected)
+        check_overflow(log_weight)
+        if logs is None:
+            assert phases is not None
+            return phases.cos_().mul_(log_weight.exp())
+        values = logs.add_(log_weight).exp_()
+        return values if phases is None else torch.mul(values, phases.cos_(), out=out)
+
+    def _scaled(self, x: Tensor, side: Side, projected: Tensor | None = None) -> Features:
+        logs, phases, log_weight = self._exponents(x, side, None, projected)
+        if logs is None:
+            assert phases is not None
+            return Features(phases.cos_(), log_weight)
+        largest = logs.detach().amax(-1, keepdim=True)
+        values = logs.sub_(largest).exp_()
+        return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
+
+    def _exponents(
+        self, x: Tensor, side: Side, out: Tensor | None, projected: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """The features are exp(log_weight) exp(logs) cos(phases); an absent factor is ``None``.
+
+        ``logs`` and ``phases`` are fresh tensors ``(..., L, feature_dim)``, the first of them in ``out``
+        where that is given; ``log_weight`` is ``(..., L, 1)``; ``projected`` is ωᵀx where it is known.
+        """
+        real, imag = self._parts(x, side)
+        log_weight = self._log_weight(x, side)
+        logs = phases = None
+        if real is not None:
+            log_weight = log_weight - half_square(real)
+            logs = self._project(real, out, projected)
+            if self.antithetic:
+                logs = _extend(logs, torch.neg, out)
+        if imag is not None:
+            log_weight = log_weight + half_square(imag)
+            phases = self._project(imag, out if real is None else None, projected)
+            if real is not None:
+                if self.antithetic:
+                    phases = _extend(phases, torch.neg)
+                phases = phases - (real * imag).sum(-1, keepdim=True)
+                logs = torch.cat([logs, logs], -1)
+            phases = _extend(phases, _quarter_turn, out if real is None else None)
+        copies = self.feature_dim // (1 if imag is None else 2)
+        return logs, phases, log_weight - math.log(copies) / 2
+
+    def _project(self, u: Tensor, out: Tensor | None, projected: Tensor | None) -> Tensor:
+        """ωᵀu, in the first columns of ``out``: ``(..., L, d) -> (..., L, m)``."""
+        m = self.n_projections
+        if projected is not None:
+            return projected.clone() if out is None else out[..., :m].copy_(projected)
+        return torch.matmul(u, self.projection.omega.to(u.dtype).mT, out=None if out is None else out[..., :m])
+
+    def _parts(self, x: Tensor, side: Side) -> tuple[Tensor | None, Tensor | None]:
+        """A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, in real and imaginary parts."""
+        shift = self.query_shift if side == "query" else self.key_shift
+        centred = x if shift is None else x - shift.to(x.dtype)
+        matrix = self.query_matrix if side == "query" else self.key_matrix
+        parts: tuple[Tensor | None, Tensor | None] = matrix(centred)
+        return parts
+
+    def _log_weight(self, x: Tensor, side: Side) -> Tensor:
+        """The exact factors of the shifts, xᵀb − aᵀb/2 for queries and aᵀy − aᵀb/2 for keys: ``(..., L, 1)``."""
+        own, other = (
+            (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
+        )
+        if other is None:
+            return x.new_zeros(())
+        other = other.to(x.dtype)
+        centre = x if own is None else x - own.to(x.dtype) / 2
+        return (centre * other).sum(-1, keepdim=True)
+
+    def relative_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """z = A(x − a) + A⁻ᵀ(y − b) for all pairs, in two parts ``(..., L, S, d)``: it governs all moments."""
+        parts = []
+        for q, k, sign in zip(self._parts(x, "query"), self._parts(y, "key"), (1, -1), strict=True):
+            if q is None or k is None:
+                parts.append(x.new_zeros(()))
+            else:
+                parts.append(q.unsqueeze(-2) + sign * k.unsqueeze(-3))
+        real, imag = torch.broadcast_tensors(*parts)
+        return real, imag
+
+    def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        return relative_covariance(self, self, x, y).log() + 2 * kernels.log_softmax_kernel(x, y)
+
+    def flops(self) -> int:
+        """Projections, one function a feature and its scaling: 2m(d + 2) for the two famous members."""
+        matrix = self.query_matrix
+        projected = 2 * self.n_projections * self.dim * (matrix.has_real + matrix.has_imag)
+        shifts = sum(2 * self.dim for shift in (self.query_shift, self.key_shift) if shift is not None)
+        return projected + 2 * self.feature_dim + matrix.flops(self.dim) + shifts
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return {
+            "dim": self.dim,
+            "n_projections": self.n_projections,
+            "matrix": self.query_matrix.matrix(),
+            "query_shift": None if self.query_shift is None else self.query_shift.squeeze(-2),
+            "key_shift": None if self.key_shift is None else self.key_shift.squeeze(-2),
+            "antithetic": self.antithetic,
+            "projection": self.projection,
+            "heads": self.heads,
+        }
+
+
+def _extend(values: Tensor, function: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
+    """``values`` and then ``function(values)``: in ``out``, whose first columns are ``values``, or in a new tensor."""
+    if out is None:
+        return torch.cat([values, function(values)], -1)
+    function(values, out=out[..., values.shape[-1] :])
+    return out
+
+
+def _quarter_turn(values: Tensor, out: Tensor | None = None) -> Tensor:
+    """t − π/2, since sin t = cos(t − π/2): one function then serves all columns."""
+    return torch.sub(values, math.pi / 2, out=out)
+
+
+def relative_covariance(first: Exponential, second: Exponential, x: Tensor, y: Tensor) -> theory.Scaled:
+    """Covariance of two exponential estimates on the same ω, over the squared kernel: ``(..., L, S)``."""
+    kind = first.projection.kind
+    if kind not in ("iid", "orthogonal"):
+        raise NotImplementedError(
+            f"no closed form is known for the MSE of {type(first).__name__} with {kind!r} projections; "
+            "it is for 'iid' and 'orthogonal'"
+        )
+    return theory.covariance_of_sums(
+        first.relative_sum(x, y),
+        second.relative_sum(x, y),
+        first.n_projections,
+        antithetic=first.antithetic or second.antithetic,
+        orthogonal=kind == "orthogonal",
+    )
+
+
+class _Isotropic(Exponential):
+    """A map whose matrix is a multiple of the identity, so that it takes no other arguments."""
+
+    _unit: complex
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        n_projections: int,
+        projection: str | Projections = "orthogonal",
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        check_count("dim", dim)
+        super().__init__(
+            dim,
+            n_projections=n_projections,
+            matrix=torch.full((dim,) if heads is None else (heads, dim), self._unit),
+            projection=projection,
+            heads=heads,
+            generator=generator,
+        )
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        everything = super().config()
+        return {name: everything[name] for name in ("dim", "n_projections", "projection", "heads")}
+
+
+class Positive(_Isotropic):
+    """Positive features (paper, Eq. 3; FAVOR+): φ(u) = exp(−‖u‖²/2) exp(±ωᵀu) / √(2m), of width 2m.
+
+    Every estimate is positive. The relative error grows with ‖x + y‖: small for small kernel values.
+
+    >>> import torch, hrf
+    >>> phi = hrf.Positive(4, n_projections=8)
+    >>> x = torch.randn(3, 4)
+    >>> bool(phi.mse(x, -x).diagonal().eq(0).all())  # exact at x = −y
+    True
+    """
+
+    _unit = 1
+
+
+class Trigonometric(_Isotropic):
+    """Trigonometric features (paper, Eq. 2): φ(u) = exp(‖u‖²/2) (cos ωᵀu, sin ωᵀu) / √m, of width 2m.
+
+    The relative error grows with ‖x − y‖: small for large kernel values. Estimates may be negative.
+
+    >>> import torch, hrf
+    >>> phi = hrf.Trigonometric(4, n_projections=8)
+    >>> x = torch.randn(3, 4)
+    >>> bool(phi.mse(x, x).diagonal().eq(0).all())  # exact at x = y
+    True
+    """
+
+    _unit = 1j

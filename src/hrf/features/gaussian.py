@@ -1,0 +1,53 @@
+"""Gaussian-kernel maps from softmax-kernel maps (paper, Sec. 1): φ_gauss(u) = exp(−‖u‖²/2) φ(u)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from hrf.features.base import FeatureMap, Features, Side, half_square
+
+__all__ = ["GaussianKernel"]
+
+
+class GaussianKernel(FeatureMap):
+    """Turn any softmax-kernel map, hybrids included, into a map for exp(−‖x − y‖²/2).
+
+    Scale the inputs by 1/ℓ for a length scale ℓ.
+
+    >>> import torch, hrf
+    >>> phi = hrf.GaussianKernel(hrf.Trigonometric(4, n_projections=8))
+    >>> x = torch.randn(3, 4)
+    >>> bool(torch.allclose(phi.estimate(x, x).diagonal(), torch.ones(3)))
+    True
+    """
+
+    kernel = "gaussian"
+
+    def __init__(self, feature_map: FeatureMap) -> None:
+        super().__init__()
+        if feature_map.kernel != "softmax":
+            raise ValueError(f"the map estimates the {feature_map.kernel} kernel; expected a softmax-kernel map")
+        self.feature_map = feature_map
+        self.dim, self.heads = feature_map.dim, feature_map.heads
+        self.feature_dim = feature_map.feature_dim
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        values, log_scale = self.feature_map._scaled(x, side)
+        return Features(values, log_scale - half_square(x))
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
+        values, log_scale = self.feature_map._pairwise(x, y)
+        return Features(values, log_scale - half_square(x) - half_square(y).mT)
+
+    def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.feature_map._log_mse(x, y) - 2 * half_square(x) - 2 * half_square(y).mT
+
+    def flops(self) -> int:
+        """Those of the map inside; the factor joins a scaling that is there already."""
+        return self.feature_map.flops()
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return {"feature_map": self.feature_map}

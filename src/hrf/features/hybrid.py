@@ -1,0 +1,301 @@
+"""Hybrids (paper, Eq. 6): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased whatever the coefficients.
+
+As features (composition lemma): with λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y), base k ≤ p contributes the outer product
+of its features with gₖ = (√aₖ, ρₖ), and the last base with g = (√(1 − Σaₖ), ρ₁, …, ρₚ). Numbers under
+a root may be negative: the root is taken of the magnitude and the key side carries the sign, as it
+does for the minus of −ρₖ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from hrf import theory
+from hrf.features.base import FeatureMap, Features, Linearised, Side
+from hrf.features.coefficients import Angular, Coefficient, Gaussian
+from hrf.features.exponential import Exponential, Positive, Trigonometric, relative_covariance
+from hrf.projections import Projections, check_count
+
+__all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
+
+
+class Hybrid(FeatureMap):
+    """A mixture of p + 1 base maps with p coefficients; the last base gets what they leave.
+
+    Args:
+        bases: maps of the same kernel, ``dim`` and ``heads``. They may share `Projections`.
+        coefficients: one fewer than the bases, with projections of their own: λ̂ has to be independent
+            of the bases, or the hybrid is biased.
+
+    >>> import torch, hrf
+    >>> bases = [hrf.Positive(4, n_projections=8), hrf.Trigonometric(4, n_projections=8)]
+    >>> phi = hrf.Hybrid(bases, [hrf.coefficients.Angular(4, n_projections=2)])
+    >>> x, y = torch.randn(5, 4), torch.randn(6, 4)
+    >>> bool(torch.allclose(phi.queries(x) @ phi.keys(y).mT, phi.estimate(x, y), rtol=1e-3, atol=1e-3))
+    True
+    """
+
+    def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
+        super().__init__()
+        _check_parts(bases, coefficients)
+        self.bases, self.coefficients = nn.ModuleList(bases), nn.ModuleList(coefficients)
+        self.dim, self.heads, self.kernel = bases[0].dim, bases[0].heads, bases[0].kernel
+        self.constants = [c.constant for c in coefficients]
+        self.constants.append(1 - math.fsum(self.constants))
+        widths = [c.feature_dim for c in coefficients]
+        mixers = [bool(a) + n for a, n in zip(self.constants, [*widths, sum(widths)], strict=True)]
+        self.feature_dim = sum(g * base.feature_dim for g, base in zip(mixers, bases, strict=True))
+
+    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+        shared = self._shared_projections(x)
+        features = [b._plain(x, side, **shared.get(k, {})) for k, b in enumerate(self._bases())]
+        rho = [c._plain(x, side) for c in self._coefficients()]
+        return self._compose(features, rho, torch.ones_like(x[..., :1]), side, out)
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        shared = self._shared_projections(x)
+        features, scale = _common([b._scaled(x, side, **shared.get(k, {})) for k, b in enumerate(self._bases())])
+        one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
+        (unit, *rho), rho_scale = _common([one, *(c._scaled(x, side) for c in self._coefficients())])
+        return Features(self._compose(features, rho, unit, side), scale + rho_scale)
+
+    def _compose(
+        self, features: list[Tensor], rho: list[Tensor], unit: Tensor, side: Side, out: Tensor | None = None
+    ) -> Tensor:
+        """The composition lemma: outer products gₖ ⊗ φₖ, side by side. ``unit`` stands for the number 1."""
+        rest = [-r for r in rho] if side == "key" else rho
+        blocks, start = [], 0
+        for phi, parts, constant in zip(features, [*([r] for r in rho), rest], self.constants, strict=True):
+            root = math.copysign(math.sqrt(abs(constant)), constant if side == "key" else 1)
+            g = torch.cat([unit * root, *parts] if constant else parts, -1)
+            shape = (g.shape[-1], phi.shape[-1])
+            place = None if out is None else out[..., start : start + math.prod(shape)].unflatten(-1, shape)
+            blocks.append(torch.mul(g.unsqueeze(-1), phi.unsqueeze(-2), out=place).flatten(-2))
+            start += math.prod(shape)
+        return torch.cat(blocks, -1) if out is None else out
+
+    def _groups(self) -> dict[Projections, list[int]]:
+        """The bases whose projections of x are the same, ωᵀx, so that they are computed once."""
+        groups: dict[Projections, list[int]] = {}
+        for k, base in enumerate(self._bases()):
+            if isinstance(base, Exponential) and base.isotropic:
+                groups.setdefault(base.projection, []).append(k)
+        return {projection: group for projection, group in groups.items() if len(group) > 1}
+
+    def _shared_projections(self, x: Tensor) -> dict[int, dict[str, Tensor]]:
+        """By base, the argument that hands it the projections it shares."""
+        shared: dict[int, dict[str, Tensor]] = {}
+        for projection, group in self._groups().items():
+            shared |= dict.fromkeys(group, {"projected": x @ projection.omega.to(x.dtype).mT})
+        return shared
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
+        """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""
+        lam = [c._estimate(x, y) for c in self._coefficients()]
+        lam.append(1 - sum(lam, start=x.new_zeros(())))
+        estimates = [b._pairwise(x, y) for b in self._bases()]
+        # A base without weight does not set the scale, so that it cannot push the others below rounding.
+        absent = -torch.inf
+        scales = [e.log_scale.masked_fill(w == 0, absent) for w, e in zip(lam, estimates, strict=True)]
+        scale = torch.stack(torch.broadcast_tensors(*scales)).detach().amax(0)
+        terms = [w * e.values * (s - scale).exp() for w, e, s in zip(lam, estimates, scales, strict=True)]
+        return Features(torch.stack(terms).sum(0), scale)
+
+    def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        bases, coefficients = self._bases(), self._coefficients()
+        if any(_share([c], coefficients[:k]) for k, c in enumerate(coefficients)):
+            raise NotImplementedError("no closed form is known for the MSE of a Hybrid whose coefficients share ω")
+        log_kernel = self.log_kernel(x, y)
+        covariances: list[list[theory.Scaled | None]] = [[None] * len(bases) for _ in bases]
+        for k, base in enumerate(bases):
+            log_mse = base._log_mse(x, y) - 2 * log_kernel
+            covariances[k][k] = theory.Scaled(torch.ones_like(log_mse), log_mse)
+            for other in range(k):
+                covariances[k][other] = covariances[other][k] = _covariance(bases[other], base, x, y)
+        moments = [c._moments(x, y) for c in coefficients]
+        return theory.hybrid_covariance(moments, covariances).log() + 2 * log_kernel
+
+    def flops(self) -> int:
+        """Bases (shared projections once), coefficients, and a multiplication for each product in ρ ⊗ φ."""
+        bases, coefficients = self._bases(), self._coefficients()
+        spared = sum(2 * p.n_projections * p.dim * (len(group) - 1) for p, group in self._groups().items())
+        widths = [c.feature_dim for c in coefficients]
+        products = sum(b.feature_dim * n for b, n in zip(bases, [*widths, sum(widths)], strict=True))
+        return sum(part.flops() for part in [*bases, *coefficients]) - spared + products
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return {"bases": self._bases(), "coefficients": self._coefficients()}
+
+    def _bases(self) -> list[Any]:
+        return list(self.bases)
+
+    def _coefficients(self) -> list[Any]:
+        return list(self.coefficients)
+
+
+def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
+    """Refuse parts that do not fit together, saying which."""
+    if not bases or len(coefficients) != len(bases) - 1:
+        raise ValueError(
+            f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
+            "expected one coefficient fewer than bases"
+        )
+    for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
+        for part in parts:
+            if not isinstance(part, kind):
+                raise TypeError(f"{type(part).__name__} is among the {kind.__name__}s; expected a {kind.__name__}")
+    for name in ("dim", "heads"):
+        values = [getattr(part, name) for part in (*bases, *coefficients)]
+        if len(set(values)) > 1:
+            raise ValueError(f"the bases and coefficients have {name} = {values}; expected one value for all")
+    estimated = [base.kernel for base in bases]
+    if len(set(estimated)) > 1:
+        raise ValueError(f"the bases estimate the kernels {estimated}; expected one kernel for all")
+    if _share(bases, coefficients):
+        raise ValueError("a coefficient shares projections with a base; it needs its own, or the hybrid is biased")
+
+
+def _share(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
+    """Whether some part of the one has a `Projections` object that some part of the other has too."""
+    mine, theirs = ({p for part in parts for p in part._projections()} for parts in (first, second))
+    return bool(mine & theirs)
+
+
+def _covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> theory.Scaled | None:
+    """Covariance of two base estimates over the squared kernel; ``None`` where they are independent."""
+    if not _share([first], [second]):
+        return None
+    if isinstance(first, Exponential) and isinstance(second, Exponential):
+        return relative_covariance(first, second, x, y)
+    raise NotImplementedError(
+        f"no closed form is known for a {type(first).__name__} and a {type(second).__name__} that share ω"
+    )
+
+
+def _common(features: Sequence[Features]) -> tuple[list[Tensor], Tensor]:
+    """The values of all on one scale a row, the largest, and that scale."""
+    scales = torch.broadcast_tensors(*(f.log_scale for f in features))
+    scale = torch.stack(scales).detach().amax(0)
+    return [f.values * (s - scale).exp() for f, s in zip(features, scales, strict=True)], scale
+
+
+def _bipolar_bases(
+    dim: int, n_projections: int, share: bool, kind: str, heads: int | None, generator: Generator | None
+) -> list[FeatureMap]:
+    """Positive and trigonometric features, on the same ω or on two draws."""
+    check_count("dim", dim)
+    draws = [Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)]
+    return [
+        base(dim, n_projections=n_projections, projection=omega, heads=heads)
+        for base, omega in zip((Positive, Trigonometric), (draws[0], draws[-1]), strict=True)
+    ]
+
+
+class AngularHybrid(Hybrid):
+    """The angular hybrid (paper, Sec. 2.4): K̂ = λ̂ K̂⁺⁺ + (1 − λ̂) K̂^trig with λ = θ/π. Width 4m(n + 1).
+
+    On a sphere the estimate is exact at θ = 0 and at θ = π.
+
+    Args:
+        dim: length d of the inputs.
+        n_projections: number m of rows ω for each base.
+        n_coefficient_projections: number n of sign bits for the angle.
+        share_projections: let both bases use the same ω. The projections are then computed once, and the
+            error is the same for inputs of one norm, and no larger otherwise.
+        projection: one of `hrf.projections.KINDS`, for ω and for the bits.
+        heads: ``None``, or H for a map a head.
+        generator: the source of randomness.
+
+    >>> import torch, hrf
+    >>> phi = hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)
+    >>> x = torch.nn.functional.normalize(torch.randn(3, 64), dim=-1)
+    >>> phi.feature_dim, bool(phi.mse(x, x).diagonal().eq(0).all()), bool(phi.mse(x, -x).diagonal().eq(0).all())
+    (576, True, True)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        n_projections: int,
+        n_coefficient_projections: int,
+        share_projections: bool = True,
+        projection: str = "orthogonal",
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
+        angular = Angular(
+            dim, n_projections=n_coefficient_projections, projection=projection, heads=heads, generator=generator
+        )
+        super().__init__(bases, [angular])
+        self.arguments = {
+            "dim": dim,
+            "n_projections": n_projections,
+            "n_coefficient_projections": n_coefficient_projections,
+            "share_projections": share_projections,
+            "projection": projection,
+            "heads": heads,
+        }
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return self.arguments
+
+
+class GaussianHybrid(Hybrid):
+    """The normalised bipolar Gaussian hybrid (paper, appendix): λ = (1 − exp(−σ²‖x − y‖²/2))/ρ.
+
+    ρ = 1 − exp(−2σ²r²) makes λ run from 0 at x = y to 1 at x = −y on the sphere of radius r. The Gaussian
+    is estimated with trigonometric features, so the estimate is exact at x = y.
+
+    Args:
+        dim: length d of the inputs.
+        n_projections: number m of rows ω for each base.
+        n_coefficient_projections: number n of rows for the coefficient.
+        sigma: σ, how sharply λ leaves 0.
+        radius: r, the norm of the inputs (the estimate is unbiased whatever they are).
+        share_projections: let both bases use the same ω.
+        projection: one of `hrf.projections.KINDS`, for ω and for the coefficient.
+        heads: ``None``, or H for a map a head.
+        generator: the source of randomness.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        n_projections: int,
+        n_coefficient_projections: int,
+        sigma: float,
+        radius: float,
+        share_projections: bool = True,
+        projection: str = "orthogonal",
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
+        inner = Trigonometric(
+            dim, n_projections=n_coefficient_projections, projection=projection, heads=heads, generator=generator
+        )
+        super().__init__(bases, [Gaussian.bipolar(inner, sigma=sigma, radius=radius)])
+        self.arguments = {
+            "dim": dim,
+            "n_projections": n_projections,
+            "n_coefficient_projections": n_coefficient_projections,
+            "sigma": sigma,
+            "radius": radius,
+            "share_projections": share_projections,
+            "projection": projection,
+            "heads": heads,
+        }
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return self.arguments

@@ -1,0 +1,90 @@
+"""Complex matrices in real arithmetic: u = Ax as a real and an imaginary part.
+
+Every exponential map carries a pair of them, A for the queries and conj(A⁻ᵀ) for the keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ComplexMatrix", "matrix_pair"]
+
+
+class ComplexMatrix(nn.Module):
+    """x ↦ (Re Ax, Im Ax), where a part that vanishes is ``None`` and a multiplication by 1 or i is free.
+
+    Args:
+        matrix: complex, ``(..., d)`` for a diagonal or ``(..., d, d)``, with a leading axis for heads.
+        diagonal: which of the two it is.
+        dtype: real dtype of the buffers.
+    """
+
+    real: Tensor | None
+    imag: Tensor | None
+
+    def __init__(self, matrix: Tensor, *, diagonal: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.diagonal = diagonal
+        self.has_real, self.has_imag = bool(matrix.real.any()), bool(matrix.imag.any())
+        self.is_unit = diagonal and bool((matrix == 1).all() or (matrix == 1j).all())
+        if diagonal and matrix.ndim > 1:
+            matrix = matrix.unsqueeze(-2)  # (H, 1, d) multiplies (..., H, L, d)
+        for name, part, present in (("real", matrix.real, self.has_real), ("imag", matrix.imag, self.has_imag)):
+            kept = part.to(dtype).contiguous() if present and not self.is_unit else None
+            self.register_buffer(name, kept)
+
+    def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Real and imaginary part of Ax: ``(..., L, d) -> (..., L, d)`` each."""
+        if self.is_unit:
+            return (x, None) if self.has_real else (None, x)
+        return self._times(self.real, x), self._times(self.imag, x)
+
+    def _times(self, part: Tensor | None, x: Tensor) -> Tensor | None:
+        if part is None:
+            return None
+        part = part.to(x.dtype)
+        return x * part if self.diagonal else x @ part.mT
+
+    def matrix(self) -> Tensor | None:
+        """A as it was given, real where it is; ``None`` for the identity."""
+        if self.is_unit:
+            return None
+        part = self.real if self.imag is None else torch.complex(
+            torch.zeros_like(self.imag) if self.real is None else self.real, self.imag
+        )
+        return part.squeeze(-2) if part is not None and self.diagonal and part.ndim > 1 else part
+
+    def flops(self, dim: int) -> int:
+        """Operations for one vector."""
+        parts = 0 if self.is_unit else self.has_real + self.has_imag
+        return parts * (dim if self.diagonal else 2 * dim * dim)
+
+
+def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[ComplexMatrix, ComplexMatrix]:
+    """The query side A and the key side conj(A⁻ᵀ) of an exponential map, or an error if A will not do."""
+    leading = () if heads is None else (heads,)
+    if matrix is None:
+        matrix = torch.ones(*leading, dim)
+    if tuple(matrix.shape) not in ((*leading, dim), (*leading, dim, dim)):
+        expected = f"{(*leading, dim)} for a diagonal or {(*leading, dim, dim)}"
+        raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected {expected}")
+    diagonal = matrix.ndim == len(leading) + 1
+    query = matrix.detach().to(torch.complex128)
+    if not query.isfinite().all():
+        raise ValueError("matrix has values that are NaN or infinite; expected finite values")
+    if diagonal:
+        if (query == 0).any():
+            raise ValueError(f"matrix is singular: {int((query == 0).sum())} of its diagonal entries are 0")
+        key = 1 / query
+    else:
+        condition = torch.linalg.cond(query).max()
+        if not condition < 1 / torch.finfo(torch.float64).eps:
+            raise ValueError(f"matrix is singular: its condition number is {condition:.1e}")
+        key = torch.linalg.inv(query).mT
+    dtype = torch.empty(0, dtype=matrix.dtype).abs().dtype if matrix.dtype.is_complex else matrix.dtype
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    return (
+        ComplexMatrix(query, diagonal=diagonal, dtype=dtype),
+        ComplexMatrix(key.conj(), diagonal=diagonal, dtype=dtype),
+    )

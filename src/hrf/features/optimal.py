@@ -1,0 +1,151 @@
+"""Later positive maps of the field, with parameters learned from data.
+
+Both have features m^{−1/2} D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2) with 𝐀 = diag(a), B = (I − 4𝐀)^{1/2} Qᵀ and
+D = det(I − 4𝐀)^{1/4}, unbiased for any a < 1/4 and any orthogonal Q; a = 0 is the positive map with single ω.
+They differ in what they fit: one number a, or a whole quadratic form.
+
+References:
+    Likhosherstov et al., Chefs' Random Tables: Non-Trigonometric Random Features, NeurIPS 2022 (FAVOR++).
+    Likhosherstov et al., FAVOR#: Sharp Attention Kernel Approximations via New Classes of Positive
+    Random Features, 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from typing_extensions import Self
+
+from hrf import kernels, theory
+from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.projections import Projections
+
+__all__ = ["DenseExponential", "OptimalPositive"]
+
+
+class _Tilted(FeatureMap):
+    """Features D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2)/√m, of width m; until it is fitted, a = 0 and Q = I."""
+
+    curvature: Tensor  # a: (1, d) or (H, 1, d)
+    basis: Tensor  # Q: (d, d) or (H, d, d)
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        n_projections: int,
+        projection: str | Projections = "orthogonal",
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
+        self.projection = Projections.resolve(projection, n_projections, dim, heads=heads, generator=generator)
+        leading = () if heads is None else (heads,)
+        self.register_buffer("curvature", torch.zeros(*leading, 1, dim))
+        self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        omega, a = self.projection.omega.to(x.dtype), self.curvature.to(x.dtype)
+        weights = (omega * (1 - 4 * a).sqrt()) @ self.basis.to(x.dtype).mT  # rows Bᵀω: (..., m, d)
+        tilt = (omega.square() * a).sum(-1).unsqueeze(-2)  # ωᵀ𝐀ω: (..., 1, m)
+        log_d = torch.log1p(-4 * a).sum(-1, keepdim=True) / 4
+        logs = (x @ weights.mT).add_(tilt)
+        largest = logs.detach().amax(-1, keepdim=True)
+        log_weight = log_d - half_square(x) - math.log(self.n_projections) / 2
+        return Features(logs.sub_(largest).exp_(), log_weight + largest)
+
+    def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        kind = self.projection.kind
+        isotropic = bool((self.curvature == self.curvature[..., :1]).all())
+        if kind != "iid" and not (kind == "orthogonal" and isotropic):
+            raise NotImplementedError(
+                f"no closed form is known for the MSE of this {type(self).__name__} with {kind!r} projections; "
+                "it is for 'iid'"
+            )
+        relative = theory.optimal_log_relative_mse(
+            x.unsqueeze(-2) + y.unsqueeze(-3),
+            self.n_projections,
+            self.curvature.double().unsqueeze(-2),
+            self.basis.double().unsqueeze(-3),
+            orthogonal=kind == "orthogonal",
+        )
+        return relative + 2 * kernels.log_softmax_kernel(x, y)
+
+    def _fit_samples(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples as ``(N, d)``, or ``(H, N, d)`` with heads, in float64."""
+        samples = []
+        for u in self._checked_pair(queries, keys):
+            if self.heads is None:
+                u = u.reshape(-1, self.dim)
+            else:
+                u = u.expand(*u.shape[:-3], self.heads, -1, -1).movedim(-3, 0).reshape(self.heads, -1, self.dim)
+            if not u.shape[-2]:
+                raise ValueError("there are no vectors to fit to; expected at least one query and one key")
+            samples.append(u.detach().double())
+        return samples[0], samples[1]
+
+    def flops(self) -> int:
+        """Projections, one exponential a feature and its scaling."""
+        return 2 * self.n_projections * (self.dim + 1)
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return {
+            "dim": self.dim,
+            "n_projections": self.n_projections,
+            "projection": self.projection,
+            "heads": self.heads,
+        }
+
+
+class OptimalPositive(_Tilted):
+    """FAVOR++ (optimal positive random features): one number a, the best for the mean of ‖x + y‖².
+
+    The arguments are those of `Positive`; `fit` learns a, head by head where there are heads.
+
+    >>> import torch, hrf
+    >>> x = torch.randn(100, 4)
+    >>> phi = hrf.OptimalPositive(4, n_projections=8, projection="iid")
+    >>> before = phi.mse(x, x).mean()
+    >>> bool(phi.fit(x, x).mse(x, x).mean() < before)
+    True
+    """
+
+    def fit(self, queries: Tensor, keys: Tensor) -> Self:
+        """Learn a from ``queries (..., L, d)`` and ``keys (..., S, d)``, head by head."""
+        x, y = self._fit_samples(queries, keys)
+        # Mean of ‖x + y‖² over all pairs.
+        square = (
+            x.square().sum(-1).mean(-1) + y.square().sum(-1).mean(-1) + 2 * (x.mean(-2) * y.mean(-2)).sum(-1)
+        )
+        a = optimal_curvature(square / self.dim)
+        self.curvature.copy_(a[..., None, None].expand_as(self.curvature))
+        return self
+
+
+class DenseExponential(_Tilted):
+    """FAVOR# (symmetric dense-exponential random features): Q and a from the second moments of x + y.
+
+    The arguments are those of `Positive`; `fit` learns a and Q, head by head where there are heads.
+    """
+
+    def fit(self, queries: Tensor, keys: Tensor) -> Self:
+        """Learn a and Q from ``queries (..., L, d)`` and ``keys (..., S, d)``, head by head."""
+        x, y = self._fit_samples(queries, keys)
+        mean_x, mean_y = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)
+        cross = mean_x.mT @ mean_y
+        # E (x + y)(x + y)ᵀ over all pairs = Q Λ Qᵀ
+        moments = x.mT @ x / x.shape[-2] + y.mT @ y / y.shape[-2] + cross + cross.mT
+        eigenvalues, q = torch.linalg.eigh(moments)
+        self.curvature.copy_(optimal_curvature(eigenvalues.clamp(min=0)).unsqueeze(-2))
+        self.basis.copy_(q)
+        return self
+
+
+def optimal_curvature(square: Tensor) -> Tensor:
+    """The a ≤ 0 that minimises the log of the mean second moment in a direction with E z² = ``square``."""
+    return (1 - 2 * square - ((2 * square + 1).square() + 8 * square).sqrt()) / 16

@@ -1,0 +1,208 @@
+"""Random projections ω: m rows in ℝᵈ, each of them N(0, I) on its own, coupled in different ways.
+
+==============  ===========================================================================
+kind            rows
+==============  ===========================================================================
+``iid``         independent
+``orthogonal``  blocks of d orthogonal rows, Haar-distributed, with independent χ_d lengths
+``hadamard``    the same from products HD₁HD₂HD₃ of Hadamard and random sign matrices
+``simplex``     blocks of d rows to the corners of a regular simplex, rotated, χ_d lengths
+``halton``      a scrambled Halton sequence through the normal quantile
+``sobol``       a scrambled Sobol sequence through the normal quantile
+==============  ===========================================================================
+
+Rows of every kind but ``hadamard`` are exactly Gaussian, so estimators built on them are
+unbiased; the corners of a signed hypercube only approach a Gaussian as d grows.
+
+References:
+    Yu et al., Orthogonal Random Features, NeurIPS 2016 (orthogonal, hadamard).
+    Reid et al., Simplex Random Features, ICML 2023 (simplex).
+    Avron et al., Quasi-Monte Carlo Feature Maps, JMLR 2016 (halton, sobol).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import hadamard as hadamard_matrix
+from scipy.special import ndtri
+from scipy.stats import qmc
+from torch import Generator, Tensor, nn
+from typing_extensions import Self
+
+__all__ = ["KINDS", "Projections", "draw"]
+
+
+def _normal(*shape: int, generator: Generator | None) -> Tensor:
+    device = "cpu" if generator is None else generator.device
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=device)
+
+
+def _chi(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    """Lengths of Gaussian vectors: (heads, n, 1), distributed as χ_dim."""
+    return _normal(heads, n, dim, generator=generator).norm(dim=-1, keepdim=True)
+
+
+def _haar(heads: int, blocks: int, dim: int, generator: Generator | None) -> Tensor:
+    """Uniform orthogonal matrices: (heads, blocks, dim, dim)."""
+    q, r = torch.linalg.qr(_normal(heads, blocks, dim, dim, generator=generator))
+    # Sign fix: LAPACK's QR alone is not Haar (Mezzadri 2007), and the estimators would be biased.
+    return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+
+
+def _iid(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    return _normal(heads, n, dim, generator=generator)
+
+
+def _orthogonal(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    rows = _haar(heads, math.ceil(n / dim), dim, generator).flatten(1, 2)[:, :n]
+    return rows * _chi(heads, n, dim, generator)
+
+
+def _hadamard(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    size = 1 << (dim - 1).bit_length()  # inputs are padded with zeros to a power of two
+    blocks = math.ceil(n / size)
+    h = torch.from_numpy(hadamard_matrix(size, dtype=np.float64)) / math.sqrt(size)
+    signs = _normal(3, heads, blocks, 1, size, generator=generator).sign()
+    h = h.to(signs.device)
+    rows = ((h * signs[0]) @ (h * signs[1]) @ (h * signs[2])).flatten(1, 2)
+    return rows[:, :n, :dim] * _chi(heads, n, size, generator)
+
+
+def _simplex(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    if dim == 1:  # a simplex with one corner has no direction
+        return _iid(heads, n, dim, generator)
+    blocks = math.ceil(n / dim)
+    rotation = _haar(heads, blocks, dim, generator)
+    # Corner i is eᵢ less the centroid, scaled to length 1: pairwise products are −1/(d − 1).
+    corners = (rotation - rotation.mean(-2, keepdim=True)) / math.sqrt(1 - 1 / dim)
+    return corners.flatten(1, 2)[:, :n] * _chi(heads, n, dim, generator)
+
+
+def _quasi(engine: Callable[..., Any]) -> Callable[[int, int, int, Generator | None], Tensor]:
+    def sample(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+        device = "cpu" if generator is None else generator.device
+        seeds = torch.randint(2**62, (heads,), generator=generator, device=device).tolist()
+        # A Sobol net is balanced at powers of two: draw that many and keep the first n.
+        size = 1 << (n - 1).bit_length()
+        points = np.stack([engine(dim, scramble=True, rng=seed).random(size)[:n] for seed in seeds])
+        # Move off the ends of [0, 1), where the quantile is infinite, by less than the grid's step.
+        return torch.from_numpy(ndtri(points.clip(2.0**-40, 1 - 2.0**-40))).to(device)
+
+    return sample
+
+
+_SAMPLERS: dict[str, Callable[[int, int, int, Generator | None], Tensor]] = {
+    "iid": _iid,
+    "orthogonal": _orthogonal,
+    "hadamard": _hadamard,
+    "simplex": _simplex,
+    "halton": _quasi(qmc.Halton),
+    "sobol": _quasi(qmc.Sobol),
+}
+
+KINDS = tuple(_SAMPLERS)
+
+
+def draw(
+    kind: str,
+    n_projections: int,
+    dim: int,
+    *,
+    heads: int | None = None,
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw ω: ``(n_projections, dim)``, or ``(heads, n_projections, dim)`` with independent heads.
+
+    The numbers are drawn in float64 and then rounded to ``dtype`` (default: PyTorch's default
+    dtype), so one seed gives the same ω in every precision.
+
+    >>> omega = draw("orthogonal", 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> (omega @ omega.T).abs().gt(1e-12)
+    tensor([[ True, False, False],
+            [False,  True, False],
+            [False, False,  True]])
+    """
+    if kind not in _SAMPLERS:
+        raise ValueError(f"projection is {kind!r}; expected one of {', '.join(KINDS)}")
+    for name, value in (("n_projections", n_projections), ("dim", dim), ("heads", 1 if heads is None else heads)):
+        check_count(name, value)
+    omega = _SAMPLERS[kind](1 if heads is None else heads, n_projections, dim, generator)
+    omega = omega.to(dtype=dtype or torch.get_default_dtype(), device=device)
+    return omega.squeeze(0) if heads is None else omega
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse a size that is not a positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; expected a whole number")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; expected at least 1")
+
+
+class Projections(nn.Module):
+    """A drawn ω in a buffer. Maps that are given the same object share its rows.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        n_projections: number of rows, m.
+        dim: length of a row, d.
+        heads: with ``heads=H``, H independent draws in one buffer ``(H, m, d)``.
+        generator: the source of randomness; PyTorch's global one by default.
+    """
+
+    omega: Tensor
+
+    def __init__(
+        self, kind: str, n_projections: int, dim: int, *, heads: int | None = None, generator: Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.kind, self.n_projections, self.dim, self.heads = kind, n_projections, dim, heads
+        self.register_buffer("omega", draw(kind, n_projections, dim, heads=heads, generator=generator))
+
+    @classmethod
+    def resolve(
+        cls,
+        projection: str | Projections,
+        n_projections: int,
+        dim: int,
+        *,
+        heads: int | None = None,
+        generator: Generator | None = None,
+    ) -> Projections:
+        """A new draw where a kind is named; where an object is given, that object, if it fits."""
+        if isinstance(projection, str):
+            return cls(projection, n_projections, dim, heads=heads, generator=generator)
+        received = (projection.n_projections, projection.dim, projection.heads)
+        if received != (n_projections, dim, heads):
+            raise ValueError(
+                f"the shared projections have n_projections, dim, heads = {received}; "
+                f"expected {(n_projections, dim, heads)}"
+            )
+        return projection
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether every row is exactly N(0, I): estimators are then unbiased."""
+        return self.kind != "hadamard"
+
+    def redraw_(self, generator: Generator | None = None) -> Self:
+        """Replace ω by a new draw of the same kind, in place."""
+        config = self.config() | {"generator": generator, "dtype": torch.float64}
+        self.omega.copy_(draw(**config))
+        return self
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild this object, ω aside."""
+        return {"kind": self.kind, "n_projections": self.n_projections, "dim": self.dim, "heads": self.heads}
+
+    def extra_repr(self) -> str:
+        """Kind and shape."""
+        heads = "" if self.heads is None else f", heads={self.heads}"
+        return f"{self.kind!r}, n_projections={self.n_projections}, dim={self.dim}{heads}"

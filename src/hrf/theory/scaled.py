@@ -1,0 +1,56 @@
+"""Numbers held as mantissa · exp(exponent), so that e^{10000} and exact zeros live in one tensor.
+
+The variances of random features grow like exp(‖x‖² + ‖y‖²): beyond norms of 20 they overflow float64,
+while at the points where an estimator is exact they are zero. A signed mantissa next to an exponent
+keeps both ends, and lets covariances (which may be negative) be added before a logarithm is taken.
+
+>>> import torch
+>>> huge = Scaled(torch.tensor(2.0), torch.tensor(1000.0))
+>>> none = Scaled(torch.tensor(0.0), torch.tensor(5000.0))
+>>> scaled_sum(huge, none).log()
+tensor(1000.6931)
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Scaled", "scaled_sum"]
+
+
+class Scaled(NamedTuple):
+    """The number mantissa · exp(exponent); the mantissa carries the sign."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+    def times(self, factor: Tensor | float) -> Scaled:
+        """The product with an ordinary number."""
+        return Scaled(self.mantissa * factor, self.exponent)
+
+    def times_exp(self, exponent: Tensor) -> Scaled:
+        """The product with exp(exponent), which itself may overflow."""
+        return Scaled(self.mantissa, self.exponent + exponent)
+
+    def log(self) -> Tensor:
+        """log(max(number, 0)): −inf where the number is zero, or negative by rounding."""
+        return self.mantissa.clamp_min(0).log() + self.exponent
+
+    def value(self) -> Tensor:
+        """The ordinary number; infinite where float cannot hold it, exactly 0 where the mantissa is 0."""
+        return torch.where(self.mantissa == 0, 0.0, self.mantissa * self.exponent.exp())
+
+
+def scaled_sum(*terms: Scaled) -> Scaled:
+    """The sum of the terms, on the largest exponent among those that are not zero."""
+    # A zero says nothing through its exponent: left in, it could flush every other term to zero.
+    exponents = [torch.where(term.mantissa == 0, -math.inf, term.exponent) for term in terms]
+    largest = reduce(torch.maximum, exponents)
+    largest = torch.where(largest.isneginf(), 0.0, largest)
+    mantissas = [t.mantissa * (e - largest).exp() for t, e in zip(terms, exponents, strict=True)]
+    return Scaled(reduce(torch.add, mantissas), largest)
