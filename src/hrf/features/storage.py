@@ -103,7 +103,8 @@ def load(path: str | PathLike[str]) -> FeatureMap:
     try:
         for key in header["complex"]:
             tensors[key] = torch.view_as_complex(tensors[key])
-        feature_map = _decode(header["map"], tensors)
+        with torch.random.fork_rng(devices=[]):  # parts are drawn only to be overwritten
+            feature_map = _decode(header["map"], tensors)
         state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
         for key, buffer in feature_map.state_dict(keep_vars=True).items():
             buffer.data = buffer.data.to(state[key].dtype)  # keep the precision the map was saved in
@@ -131,8 +132,6 @@ def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
         index = len(built)
         built.append(None)
         arguments = {k: decode(v) for k, v in value["arguments"].items()}
-        if cls is Projections:  # drawn only to be overwritten: leave the global generator alone
-            arguments["generator"] = torch.Generator()
         built[index] = cls(**arguments)
         return built[index]
 

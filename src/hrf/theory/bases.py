@@ -28,7 +28,7 @@ __all__ = [
 
 
 def trigonometric_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """log MSE(trig) = 2xᵀy + ‖Δ‖² + 2 log(1 − e^{−‖Δ‖²}) − log 2m (paper, Lemma 2.2)."""
+    """Log MSE(trig) = 2xᵀy + ‖Δ‖² + 2 log(1 − e^{−‖Δ‖²}) − log 2m (paper, Lemma 2.2)."""
     return _trigonometric_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
 
 
@@ -42,13 +42,15 @@ def trigonometric_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: b
     return trigonometric_log_mse(x, y, n_projections, orthogonal=orthogonal).exp()
 
 
-def trigonometric_relative_error(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
+def trigonometric_relative_error(
+    x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False
+) -> Tensor:
     """√MSE(trig)/SM(x, y) (paper, Definition of the max-relative-error)."""
     return (_trigonometric_variance(x, y, n_projections, orthogonal).log() / 2).exp()
 
 
 def positive_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """log MSE(++) = 2xᵀy + ‖z‖² + 2 log(1 − e^{−‖z‖²}) − log 2m (paper, Lemma 2.2)."""
+    """Log MSE(++) = 2xᵀy + ‖z‖² + 2 log(1 − e^{−‖z‖²}) − log 2m (paper, Lemma 2.2)."""
     return _positive_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
 
 

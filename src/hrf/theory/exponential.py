@@ -43,7 +43,9 @@ def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Te
         total = x * matrix + y / matrix
     else:
         # A⁻ᵀy as a row is yᵀA⁻¹: one factorisation of A for all of y
-        total = x @ matrix.mT + torch.linalg.solve(matrix, y.reshape(-1, y.shape[-1]), left=False).reshape(y.shape)
+        total = x @ matrix.mT + torch.linalg.solve(matrix, y.reshape(-1, y.shape[-1]), left=False).reshape(
+            y.shape
+        )
     return (total.real, total.imag) if total.is_complex() else (total, torch.zeros_like(total))
 
 
@@ -85,7 +87,9 @@ def exponential_covariance(
     share = orthogonal_share(n_projections, x.shape[-1]) if orthogonal else 0.0
     if share == 0:
         return covariance
-    alpha, beta = (torch.complex(_dot(u, u) - _dot(v, v), 2 * _dot(u, v)) for u, v in ((u_a, v_a), (u_b, v_b)))
+    alpha, beta = (
+        torch.complex(_dot(u, u) - _dot(v, v), 2 * _dot(u, v)) for u, v in ((u_a, v_a), (u_b, v_b))
+    )
     plain = orthogonal_excess(alpha, beta, torch.complex(uu - vv, vu + uv), x.shape[-1])
     conjugate = orthogonal_excess(alpha, beta.conj(), torch.complex(uu + vv, vu - uv), x.shape[-1])
     other_rows = (plain.real + conjugate.real) / 2
@@ -101,7 +105,7 @@ def exponential_log_mse(
     antithetic: bool = True,
     orthogonal: bool = False,
 ) -> Tensor:
-    """log MSE(K̂_A) = 2xᵀy + log of ``exponential_covariance`` with A = B; −inf where K̂_A is exact."""
+    """Log MSE(K̂_A) = 2xᵀy + log of ``exponential_covariance`` with A = B; −inf where K̂_A is exact."""
     covariance = exponential_covariance(
         x, y, n_projections, (matrix, matrix), (antithetic, antithetic), orthogonal
     )
@@ -123,7 +127,9 @@ def exponential_mse(
     >>> exponential_mse(x, y, 1, antithetic=False)  # A = I, single: e^{2xᵀy}(e^{‖x + y‖²} − 1)
     tensor(0.6487)
     """
-    return exponential_log_mse(x, y, n_projections, matrix, antithetic=antithetic, orthogonal=orthogonal).exp()
+    return exponential_log_mse(
+        x, y, n_projections, matrix, antithetic=antithetic, orthogonal=orthogonal
+    ).exp()
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ _CHUNK = 1 << 14  # elements for which the series is summed at a time: bounds th
 
 
 def orthogonal_share(n_rows: int, dim: int) -> float:
-    """f = Σ_blocks b(b − 1)/m²: the share of ordered pairs of rows that are orthogonal (b rows a block).
+    """F = Σ_blocks b(b − 1)/m²: the share of ordered pairs of rows that are orthogonal (b rows a block).
 
     >>> orthogonal_share(8, 4), orthogonal_share(5, 4), orthogonal_share(7, 1)
     (0.375, 0.48, 0.0)
@@ -139,7 +139,9 @@ def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:
     s = ((1 + nodes) / 2) ** (power / (dim - 2))
     w = (1 - s) / (1 + s)
     phase = np.exp(2j * fold.double().cpu().numpy()[..., None])
-    gain = (spence(1 + w + 0j) - spence(1 + w * phase)).real @ (weights / weights.sum())  # Li₂(v) = spence(1 − v)
+    gain = (spence(1 + w + 0j) - spence(1 + w * phase)).real @ (
+        weights / weights.sum()
+    )  # Li₂(v) = spence(1 − v)
     covariance = torch.as_tensor(4 / math.pi**2 * gain, dtype=theta.dtype, device=theta.device)
     # Below 1e-4 the difference of dilogarithms is all rounding, and the first term of the series all there is.
     return torch.where(fold < 1e-4, small_angle, covariance)
