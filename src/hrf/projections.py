@@ -202,7 +202,6 @@ class Projections(nn.Module):
         """Arguments that rebuild this object, ω aside."""
         return {"kind": self.kind, "n_projections": self.n_projections, "dim": self.dim, "heads": self.heads}
 
-    def extra_repr(self) -> str:
-        """Kind and shape."""
-        heads = "" if self.heads is None else f", heads={self.heads}"
-        return f"{self.kind!r}, n_projections={self.n_projections}, dim={self.dim}{heads}"
+    def __repr__(self) -> str:
+        arguments = (f"{name}={value!r}" for name, value in self.config().items() if value is not None)
+        return f"Projections({', '.join(arguments)})"

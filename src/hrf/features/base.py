@@ -99,10 +99,10 @@ class Linearised(nn.Module):
         """Constructor arguments that rebuild this object; drawn and fitted state aside."""
         raise NotImplementedError(f"{type(self).__name__} cannot be saved")
 
-    def extra_repr(self) -> str:
-        """The plain arguments and the width."""
-        plain = {k: v for k, v in self.config().items() if isinstance(v, int | float | str)}
-        return ", ".join(f"{k}={v!r}" for k, v in (plain | {"feature_dim": self.feature_dim}).items())
+    def __repr__(self) -> str:
+        arguments = self.config() | {"feature_dim": self.feature_dim}
+        shown = (f"{name}={_brief(value)}" for name, value in arguments.items() if value is not None)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     # What subclasses define. `x` is checked, floating point, at least float32.
 
@@ -152,6 +152,8 @@ class Linearised(nn.Module):
             if not total.isfinite():
                 bad = int((~x.isfinite()).sum())
                 raise ValueError(f"{name} has {bad} values that are NaN or infinite; expected finite values")
+        if self.heads is not None:
+            x = x.expand(*x.shape[:-3], self.heads, -1, -1)  # one input for all heads is a view
         return x.to(torch.promote_types(torch.promote_types(x.dtype, self._dtype()), torch.float32))
 
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,6 +181,13 @@ def check_overflow(log_scale: Tensor) -> None:
             f"features as large as exp({largest:.0f}) do not fit {dtype}; the inputs are too long for plain "
             "features: use scaled_queries and scaled_keys, or estimate"
         )
+
+
+def _brief(value: Any) -> str:
+    """One short line for a constructor argument."""
+    if isinstance(value, Tensor):
+        return f"<{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}>"
+    return repr(value.kind) if isinstance(value, Projections) else repr(value)
 
 
 def half_square(x: Tensor) -> Tensor:

@@ -99,9 +99,13 @@ class Angular(Coefficient):
                 "it is for 'iid' and 'orthogonal'"
             )
         theta = pairs(theory.angle, x, y)
-        return theory.angular_moments(
-            theta, self.n_projections, dim=self.dim if kind == "orthogonal" else None
-        )
+        moments = theory.angular_moments(theta, self.n_projections)
+        if kind == "iid":
+            return moments
+        coupled = theory.angular_moments(theta, self.n_projections, dim=self.dim)
+        # The bits of a zero vector are all +1: what the other vector's bits are is not coupled by direction.
+        zero = ~pairs(lambda u, v: u.any(-1) & v.any(-1), x, y)
+        return theory.Moments(*(torch.where(zero, a, b) for a, b in zip(moments, coupled, strict=True)))
 
     def flops(self) -> int:
         """Projections and signs."""

@@ -115,11 +115,12 @@ class Exponential(FeatureMap):
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The features are exp(log_weight) exp(logs) cos(phases); an absent factor is ``None``.
 
-        ``logs`` and ``phases`` are fresh tensors ``(..., L, feature_dim)``, the first of them in ``out``
-        where that is given; ``log_weight`` is ``(..., L, 1)``; ``projected`` is ωᵀx where it is known.
+        ``logs`` and ``phases`` are fresh tensors ``(..., L, feature_dim)``, in ``out`` where that is given and
+        there is only one of them; ``log_weight`` is ``(..., L, 1)``; ``projected`` is ωᵀx where it is known.
         """
         real, imag = self._parts(x, side)
         log_weight = self._log_weight(x, side)
+        out = None if real is not None and imag is not None else out  # two factors need two places
         logs = phases = None
         if real is not None:
             log_weight = log_weight - half_square(real)
@@ -128,13 +129,13 @@ class Exponential(FeatureMap):
                 logs = _extend(logs, torch.neg, out)
         if imag is not None:
             log_weight = log_weight + half_square(imag)
-            phases = self._project(imag, out if real is None else None, projected)
+            phases = self._project(imag, out, projected)
             if real is not None:
                 if self.antithetic:
                     phases = _extend(phases, torch.neg)
                 phases = phases - (real * imag).sum(-1, keepdim=True)
                 logs = torch.cat([logs, logs], -1)
-            phases = _extend(phases, _quarter_turn, out if real is None else None)
+            phases = _extend(phases, _quarter_turn, out)
         copies = self.feature_dim // (1 if imag is None else 2)
         return logs, phases, log_weight - math.log(copies) / 2
 

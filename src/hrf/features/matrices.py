@@ -28,8 +28,8 @@ class ComplexMatrix(nn.Module):
         self.diagonal = diagonal
         self.has_real, self.has_imag = bool(matrix.real.any()), bool(matrix.imag.any())
         self.is_unit = diagonal and bool((matrix == 1).all() or (matrix == 1j).all())
-        if diagonal and matrix.ndim > 1:
-            matrix = matrix.unsqueeze(-2)  # (H, 1, d) multiplies (..., H, L, d)
+        if diagonal:
+            matrix = matrix.unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
         for name, part, present in (("real", matrix.real, self.has_real), ("imag", matrix.imag, self.has_imag)):
             kept = part.to(dtype).contiguous() if present and not self.is_unit else None
             self.register_buffer(name, kept)
@@ -50,10 +50,11 @@ class ComplexMatrix(nn.Module):
         """A as it was given, real where it is; ``None`` for the identity."""
         if self.is_unit:
             return None
-        part = self.real if self.imag is None else torch.complex(
-            torch.zeros_like(self.imag) if self.real is None else self.real, self.imag
-        )
-        return part.squeeze(-2) if part is not None and self.diagonal and part.ndim > 1 else part
+        if self.imag is None:
+            matrix = self.real
+        else:
+            matrix = torch.complex(torch.zeros_like(self.imag) if self.real is None else self.real, self.imag)
+        return matrix.squeeze(-2) if matrix is not None and self.diagonal else matrix
 
     def flops(self, dim: int) -> int:
         """Operations for one vector."""

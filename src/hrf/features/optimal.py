@@ -70,7 +70,7 @@ class _Tilted(FeatureMap):
             x.unsqueeze(-2) + y.unsqueeze(-3),
             self.n_projections,
             self.curvature.double().unsqueeze(-2),
-            self.basis.double().unsqueeze(-3),
+            self.basis.double().unsqueeze(-3).unsqueeze(-3),
             orthogonal=kind == "orthogonal",
         )
         return relative + 2 * kernels.log_softmax_kernel(x, y)
@@ -82,7 +82,7 @@ class _Tilted(FeatureMap):
             if self.heads is None:
                 u = u.reshape(-1, self.dim)
             else:
-                u = u.expand(*u.shape[:-3], self.heads, -1, -1).movedim(-3, 0).reshape(self.heads, -1, self.dim)
+                u = u.movedim(-3, 0).reshape(self.heads, -1, self.dim)
             if not u.shape[-2]:
                 raise ValueError("there are no vectors to fit to; expected at least one query and one key")
             samples.append(u.detach().double())

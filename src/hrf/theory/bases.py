@@ -4,9 +4,9 @@ With Δ = x − y, z = x + y and SM = e^{xᵀy},
 
     MSE(trig) = (1/2m) e^{‖z‖²} SM⁻² (1 − e^{−‖Δ‖²})²,    MSE(++) = (1/2m) e^{‖z‖²} SM² (1 − e^{−‖z‖²})².
 
-As e^{‖z‖²} = e^{‖Δ‖²} SM⁴, both are SM² (1/2m) e^{s}(1 − e^{−s})² with s = ‖Δ‖² and s = ‖z‖². That is how they
-are computed here: one formula, no cancellation at s = 0, no overflow. ``x`` and ``y`` are ``(..., d)`` and
-broadcast; ``orthogonal`` means rows in Haar blocks, whose correction is derived in ``hrf.theory.orthogonal``.
+As e^{‖z‖²} = e^{‖Δ‖²} SM⁴, both are SM² (1/2m) e^{s}(1 − e^{−s})² with s = ‖Δ‖² and s = ‖z‖². That is how
+they are computed here: one formula, no cancellation at s = 0, no overflow. ``x`` and ``y`` are ``(..., d)``
+and broadcast; ``orthogonal`` means rows in Haar blocks, corrected as ``hrf.theory.orthogonal`` derives.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def trigonometric_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: b
 def trigonometric_relative_error(
     x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False
 ) -> Tensor:
-    """√MSE(trig)/SM(x, y) (paper, Definition of the max-relative-error)."""
+    """√MSE(trig)/SM(x, y) (paper, Definition 3.3)."""
     return (_trigonometric_variance(x, y, n_projections, orthogonal).log() / 2).exp()
 
 
@@ -65,7 +65,7 @@ def positive_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool =
 
 
 def positive_relative_error(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """√MSE(++)/SM(x, y) (paper, Definition of the max-relative-error)."""
+    """√MSE(++)/SM(x, y) (paper, Definition 3.3)."""
     return (_positive_variance(x, y, n_projections, orthogonal).log() / 2).exp()
 
 

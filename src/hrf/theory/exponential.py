@@ -17,7 +17,13 @@ from torch import Tensor
 from hrf.theory.orthogonal import orthogonal_excess, orthogonal_share
 from hrf.theory.scaled import Scaled, scaled_sum
 
-__all__ = ["exponential_covariance", "exponential_log_mse", "exponential_mse", "shifted_sum"]
+__all__ = [
+    "covariance_of_sums",
+    "exponential_covariance",
+    "exponential_log_mse",
+    "exponential_mse",
+    "shifted_sum",
+]
 
 
 def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -26,7 +32,7 @@ def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Te
     Args:
         x: Queries ``(..., d)``.
         y: Keys ``(..., d)``, broadcast against ``x``.
-        matrix: A: None for the identity, ``(d,)`` for a diagonal, ``(d, d)`` for a full matrix; real or complex.
+        matrix: A, real or complex: None for the identity, ``(d,)`` for a diagonal, ``(d, d)`` for a full one.
 
     >>> one = torch.ones(2, dtype=torch.float64)
     >>> shifted_sum(one, 3 * one, torch.full((2,), 1j, dtype=torch.complex128))
@@ -43,10 +49,50 @@ def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Te
         total = x * matrix + y / matrix
     else:
         # A⁻ᵀy as a row is yᵀA⁻¹: one factorisation of A for all of y
-        total = x @ matrix.mT + torch.linalg.solve(matrix, y.reshape(-1, y.shape[-1]), left=False).reshape(
-            y.shape
-        )
+        rows = y.reshape(-1, y.shape[-1])
+        total = x @ matrix.mT + torch.linalg.solve(matrix, rows, left=False).reshape(y.shape)
     return (total.real, total.imag) if total.is_complex() else (total, torch.zeros_like(total))
+
+
+def covariance_of_sums(
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+    n_projections: int,
+    *,
+    antithetic: bool,
+    orthogonal: bool = False,
+) -> Scaled:
+    """Cov(K̂_A, K̂_B)/e^{2xᵀy} = (1/m)[½ Re(f(p) + f(q)) − 1], p = z_Aᵀz_B, q = z_Aᵀ conj(z_B) (derived here).
+
+    Both estimators use the same rows ω. f = exp where both are single and cosh as soon as one of them is
+    antithetic: averaging either one over ±ω already makes the product even in ω. Orthogonal rows add
+    ``orthogonal_share`` times the mean ``orthogonal_excess`` of (z_A, z_B) and (z_A, conj z_B), whatever f
+    is, because the sign of a row does not change the law of an orthogonal pair.
+
+    Args:
+        first: Real and imaginary parts of z_A, ``(..., d)`` each.
+        second: Real and imaginary parts of z_B, ``(..., d)`` each.
+        n_projections: m, the number of rows ω.
+        antithetic: Whether at least one of the two averages over ±ω.
+        orthogonal: Whether the rows come in Haar blocks instead of independently.
+    """
+    (u_a, v_a), (u_b, v_b) = first, second
+    uu, vv, vu, uv = _dot(u_a, u_b), _dot(v_a, v_b), _dot(v_a, u_b), _dot(u_a, v_b)
+    # p = (uu − vv) + i(vu + uv),  q = (uu + vv) + i(vu − uv)
+    if antithetic:
+        same_row = scaled_sum(_cosh_excess(uu - vv, vu + uv), _cosh_excess(uu + vv, vu - uv)).times(0.5)
+    else:
+        same_row = _mean_exp_excess(uu, vv, vu, uv)
+    covariance = same_row.times(1 / n_projections)
+    dim = u_a.shape[-1]
+    share = orthogonal_share(n_projections, dim) if orthogonal else 0.0
+    if share == 0:
+        return covariance
+    alpha, beta = (torch.complex(_dot(u, u) - _dot(v, v), 2 * _dot(u, v)) for u, v in (first, second))
+    plain = orthogonal_excess(alpha, beta, torch.complex(uu - vv, vu + uv), dim)
+    conjugate = orthogonal_excess(alpha, beta.conj(), torch.complex(uu + vv, vu - uv), dim)
+    other_rows = (plain.real + conjugate.real) / 2
+    return scaled_sum(covariance, Scaled(share * other_rows, torch.zeros_like(other_rows)))
 
 
 def exponential_covariance(
@@ -57,12 +103,7 @@ def exponential_covariance(
     antithetic: tuple[bool, bool] = (True, True),
     orthogonal: bool = False,
 ) -> Scaled:
-    """Cov(K̂_A, K̂_B)/e^{2xᵀy} = (1/m)[½ Re(f(p) + f(q)) − 1], p = z_Aᵀz_B, q = z_Aᵀ conj(z_B) (derived here).
-
-    Both estimators use the same rows ω. f = exp where both are single and cosh as soon as one of them is
-    antithetic: averaging either one over ±ω already makes the product even in ω. Orthogonal rows add
-    ``orthogonal_share`` times the mean ``orthogonal_excess`` of (z_A, z_B) and (z_A, conj z_B), whatever f is,
-    because the sign of a row does not change the law of an orthogonal pair.
+    """Cov(K̂_A, K̂_B)/e^{2xᵀy} of two estimators on the same rows: ``covariance_of_sums`` of z_A and z_B.
 
     Args:
         x: Queries ``(..., d)``.
@@ -76,24 +117,8 @@ def exponential_covariance(
     >>> exponential_covariance(x, -x, 16).value()  # SM⁺⁺ is exact where x + y = 0
     tensor(0., dtype=torch.float64)
     """
-    (u_a, v_a), (u_b, v_b) = (shifted_sum(x, y, matrix) for matrix in matrices)
-    uu, vv, vu, uv = _dot(u_a, u_b), _dot(v_a, v_b), _dot(v_a, u_b), _dot(u_a, v_b)
-    # p = (uu − vv) + i(vu + uv),  q = (uu + vv) + i(vu − uv)
-    if any(antithetic):
-        same_row = scaled_sum(_cosh_excess(uu - vv, vu + uv), _cosh_excess(uu + vv, vu - uv)).times(0.5)
-    else:
-        same_row = _mean_exp_excess(uu, vv, vu, uv)
-    covariance = same_row.times(1 / n_projections)
-    share = orthogonal_share(n_projections, x.shape[-1]) if orthogonal else 0.0
-    if share == 0:
-        return covariance
-    alpha, beta = (
-        torch.complex(_dot(u, u) - _dot(v, v), 2 * _dot(u, v)) for u, v in ((u_a, v_a), (u_b, v_b))
-    )
-    plain = orthogonal_excess(alpha, beta, torch.complex(uu - vv, vu + uv), x.shape[-1])
-    conjugate = orthogonal_excess(alpha, beta.conj(), torch.complex(uu + vv, vu - uv), x.shape[-1])
-    other_rows = (plain.real + conjugate.real) / 2
-    return scaled_sum(covariance, Scaled(share * other_rows, torch.zeros_like(other_rows)))
+    first, second = (shifted_sum(x, y, matrix) for matrix in matrices)
+    return covariance_of_sums(first, second, n_projections, antithetic=any(antithetic), orthogonal=orthogonal)
 
 
 def exponential_log_mse(
@@ -146,7 +171,8 @@ def _cosh_excess(real: Tensor, imaginary: Tensor) -> Scaled:
 def _mean_exp_excess(uu: Tensor, vv: Tensor, vu: Tensor, uv: Tensor) -> Scaled:
     """½ Re(e^p + e^q) − 1, written so that the parts linear in vv, which cancel, never appear.
 
-    It is e^{uu} [½(Re cosh(vv + i(vu + uv)) + Re cosh(vv + i(vu − uv))) + sinh(vv) sin(vu) sin(uv) − 1] + (e^{uu} − 1).
+    It is e^{uu} [C + sinh(vv) sin(vu) sin(uv)] + (e^{uu} − 1), where C is the mean of
+    Re cosh(vv + i(vu ± uv)) − 1.
     """
     size = vv.abs()
     sinh = Scaled(-vv.sign() * torch.expm1(-2 * size) / 2, size)

@@ -8,7 +8,7 @@ keeps both ends, and lets covariances (which may be negative) be added before a 
 >>> huge = Scaled(torch.tensor(2.0), torch.tensor(1000.0))
 >>> none = Scaled(torch.tensor(0.0), torch.tensor(5000.0))
 >>> scaled_sum(huge, none).log()
-tensor(1000.6931)
+tensor(1000.6932)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Scaled(NamedTuple):
         return Scaled(self.mantissa, self.exponent + exponent)
 
     def log(self) -> Tensor:
-        """log(max(number, 0)): −inf where the number is zero, or negative by rounding."""
+        """The logarithm of max(number, 0): −inf where the number is zero, or negative by rounding."""
         return self.mantissa.clamp_min(0).log() + self.exponent
 
     def value(self) -> Tensor:

@@ -1,0 +1,97 @@
+"""``python -m benchmarks``: arguments to one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+INSTALL = "pip install 'hybrid-random-features[bench]'"
+
+try:
+    import torch
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from benchmarks import maps, report, runner
+    from benchmarks.cases import Case
+except ModuleNotFoundError as error:
+    sys.exit(f"benchmarks need {error.name}: {INSTALL}")
+
+CASES = (*maps.CASES,)  # a later group adds its own here
+THREADS = 2
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Time hrf against its peers and against the hardware, in float32 on two threads.",
+        epilog="examples:\n"
+        "  python -m benchmarks                          everything; results/bench.json\n"
+        "  python -m benchmarks --only positive          some cases, with what they are compared with\n"
+        "  python -m benchmarks --only 'maps/*hybrid'    the same by group and name\n"
+        "  python -m benchmarks --rounds 51 --out /tmp   longer, for a busy machine",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder for bench.json (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--only", metavar="PATTERN", help="only cases whose group/name contains this; * and ? allowed"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=21, metavar="N", help="times each case is timed (default: %(default)s)"
+    )
+    args = parser.parse_args(argv)
+    if args.rounds < 1:
+        parser.error(f"--rounds is {args.rounds}; expected at least 1")
+    args.cases = runner.choose(CASES, args.only)
+    if not args.cases:
+        known = ", ".join(f"{c.group}/{c.name}" for c in CASES)
+        parser.error(f"--only {args.only!r} fits no case; there are: {known}")
+    return args
+
+
+def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
+    """Time the cases, print the tables and write ``bench.json``."""
+    torch.set_num_threads(min(THREADS, os.cpu_count() or 1))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120  # a pipe or a file has room
+    environment = report.environment()
+    console.print(
+        f"{environment['cpu']}, {environment['threads']} threads, float32, {rounds} rounds", highlight=False
+    )
+    if (environment["load"] or 0) > 0.5:
+        console.print(
+            f"The machine is busy (load {environment['load']:.1f}): times are longer than on a quiet one."
+        )
+    for case in cases:
+        if not case.available():
+            console.print(f"Skipped {case.name}: {case.requires} is not installed; {INSTALL}", markup=False)
+    groups = {}
+    for group, members in groupby(filter(Case.available, cases), key=attrgetter("group")):
+        # Drawn between calls only: a thread that redraws would take time from the cases.
+        with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
+            timings = runner.measure(list(members), rounds, partial(progress.track, description=group))
+        ratios = runner.ratios(timings)
+        report.show(console, group, timings, ratios)
+        groups[group] = report.as_dict(timings, ratios)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "bench.json"
+    settings = {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP}
+    result = {"settings": settings, "environment": environment, "groups": groups}
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    console.print(f"Written to {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    args = arguments()
+    run(args.cases, args.rounds, args.out)

@@ -1,0 +1,133 @@
+"""What was measured, as tables on the terminal and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import hrf
+from benchmarks.runner import Ratio, Timing, quartiles
+
+__all__ = ["as_dict", "environment", "show"]
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions that the numbers belong to."""
+    return {
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, by others
+        "platform": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            "hrf": hrf.__version__,
+            "torch": torch.__version__,
+            **{name: _version(name) for name in ("numpy", "performer-pytorch", "scikit-learn")},
+        },
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def show(console: Console, group: str, timings: Sequence[Timing], ratios: Sequence[Ratio]) -> None:
+    """Print the times and the ratios of a group."""
+    peak = timings[0].flops_per_second
+    times = _table(
+        f"{group}: times", "case", "output", "median ms", "quartiles", "M vectors/s", "GFLOP/s", "of peak"
+    )
+    for t in timings:
+        low, high = quartiles(t.seconds)
+        times.add_row(
+            t.case.name,
+            "×".join(map(str, t.shape)),
+            f"{t.median * 1e3:.1f}",
+            f"{low * 1e3:.1f} – {high * 1e3:.1f}",
+            f"{t.case.rows / t.median / 1e6:.2f}" if t.case.rows else "",
+            f"{t.flops_per_second / 1e9:.1f}",
+            f"{t.flops_per_second / peak:.0%}",
+        )
+    console.print(times)
+    console.print("GFLOP/s and the share of the peak count the matrix products alone.\n", style="dim")
+    if not ratios:
+        return
+    table = _table(f"{group}: ratios, round by round", "case", "ratio", "to", "quartiles", "target", "met")
+    table.columns[2].justify = "left"
+    for r in ratios:
+        low, high = quartiles(r.rounds)
+        faster = r.against.measure == "speed-up"
+        target = "" if r.against.target is None else f"{'≥' if faster else '≤'} {r.against.target:g}×"
+        table.add_row(
+            r.case.name,
+            f"{r.median:.2f}×",
+            f"{'as fast as' if faster else 'the time of'} {r.against.baseline}",
+            f"{low:.2f} – {high:.2f}",
+            target,
+            {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[r.met],
+        )
+    console.print(table)
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left")
+    return table
+
+
+def as_dict(timings: Sequence[Timing], ratios: Sequence[Ratio]) -> dict[str, Any]:
+    """A group for JSON: every time in seconds and every ratio."""
+    peak = timings[0].flops_per_second
+    return {
+        "timings": [
+            {
+                "case": t.case.name,
+                "output": t.shape,
+                "seconds": t.seconds,
+                "median": t.median,
+                "quartiles": quartiles(t.seconds),
+                "vectors_per_second": t.case.rows / t.median if t.case.rows else None,
+                "flops": t.case.flops,
+                "flops_per_second": t.flops_per_second,
+                "share_of_peak": t.flops_per_second / peak,
+            }
+            for t in timings
+        ],
+        "ratios": [
+            {
+                "case": r.case.name,
+                "against": r.against.baseline,
+                "measure": r.against.measure,
+                "rounds": r.rounds,
+                "median": r.median,
+                "quartiles": quartiles(r.rounds),
+                "of_medians": r.of_medians,
+                "target": r.against.target,
+                "met": r.met,
+            }
+            for r in ratios
+        ],
+    }

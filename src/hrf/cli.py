@@ -1,0 +1,107 @@
+"""The command ``hrf``: arguments to one call, errors to one sentence."""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["application", "main"]
+
+_EXTRA = ("matplotlib", "rich", "typer")  # what the extra [cli] brings
+
+_ANGLES = """Relative error of every estimator over the angle between x and y: a table, a figure and JSON.
+
+Examples:
+
+\b
+hrf angles
+hrf angles --radius 1 --features 1024
+hrf angles --draws 20000 --seed 7 --out results/more-draws
+"""
+
+
+def main() -> None:
+    """Run the command; without its libraries, say how to get them."""
+    try:
+        app = application()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        print(
+            f"hrf: {error.name} is missing; pip install 'hybrid-random-features[cli]' brings it",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show θ gets a question mark
+    app(prog_name="hrf")
+
+
+def application() -> "typer.Typer":
+    """All commands. They are defined in here, so that the module can be imported without typer."""
+    import typer
+
+    import hrf
+    from hrf import report
+    from hrf.experiments import angles as angles_experiment
+
+    defaults = angles_experiment.Settings()
+    app = typer.Typer(
+        name="hrf",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"hrf {hrf.__version__}")
+            raise typer.Exit
+
+    @contextmanager
+    def one_sentence() -> Iterator[None]:
+        """Wrong values and unusable files: what is wrong, on stderr, and exit code 2."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            typer.echo(f"hrf: {error}", err=True)
+            raise typer.Exit(2) from error
+
+    @app.callback()
+    def hrf_command(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        """Hybrid random features: softmax and Gaussian kernels in linear time."""
+
+    @app.command(help=_ANGLES)
+    def angles(
+        radius: Annotated[float, typer.Option(help="Length of x and y.")] = defaults.radius,
+        dim: Annotated[int, typer.Option(help="Dimension of x and y.")] = defaults.dim,
+        features: Annotated[
+            int, typer.Option(help="Feature width that every estimator gets.")
+        ] = defaults.features,
+        draws: Annotated[int, typer.Option(help="Random draws for the empirical errors.")] = defaults.draws,
+        seed: Annotated[int, typer.Option(help="Seed of the draws.")] = defaults.seed,
+        out: Annotated[Path, typer.Option(help="Directory for angles.png and angles.json.")] = Path(
+            "results"
+        ),
+    ) -> None:
+        """Print a table and save a figure and JSON."""
+        with one_sentence():
+            settings = angles_experiment.Settings(radius, dim, features, draws, seed)
+            folder = report.folder(out)
+        with report.progress() as advance:
+            result = angles_experiment.run(settings, advance)
+        with one_sentence():
+            report.publish(result, folder)
+
+    return app

@@ -1,0 +1,103 @@
+"""Moments of the estimated coefficients λ̂ of a hybrid (paper, Lemma 3.2 and Theorem F.1).
+
+A hybrid λ̂K̂₁ + (1 − λ̂)K̂₂ needs four numbers of its coefficient: E λ̂, E λ̂², E(1 − λ̂)² and E λ̂(1 − λ̂).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hrf.theory.orthogonal import angular_pair_covariance, orthogonal_excess, orthogonal_share
+
+__all__ = ["Moments", "angle", "angular_moments", "gaussian_moments"]
+
+
+class Moments(NamedTuple):
+    """E λ̂, E λ̂², E(1 − λ̂)² and E λ̂(1 − λ̂) of one coefficient."""
+
+    mean: Tensor
+    square: Tensor
+    complement_square: Tensor
+    cross: Tensor
+
+    @classmethod
+    def from_variance(cls, mean: Tensor, variance: Tensor) -> Moments:
+        """The moments of a coefficient of mean μ and variance V: μ² + V, (1 − μ)² + V and μ(1 − μ) − V."""
+        return cls(
+            mean, mean.square() + variance, (1 - mean).square() + variance, mean * (1 - mean) - variance
+        )
+
+
+def angle(x: Tensor, y: Tensor) -> Tensor:
+    """The angle θ = 2 atan2(‖x̂ − ŷ‖, ‖x̂ + ŷ‖) of x and y (Kahan), exact at 0 and π as arccos is not.
+
+    A zero vector stays zero when normalised, so it is at π/2 from any other vector and at 0 from
+    another zero: just the mean of its sign bits, as sgn(0) = +1 differs from a fair coin half of the
+    time and from itself never.
+
+    >>> x = torch.tensor([3.0, 4.0])
+    >>> angle(x, torch.stack([x, -x, 0 * x]))
+    tensor([0.0000, 3.1416, 1.5708])
+    """
+    x, y = _unit(x), _unit(y)
+    return 2 * torch.atan2(torch.linalg.vector_norm(x - y, dim=-1), torch.linalg.vector_norm(x + y, dim=-1))
+
+
+def _unit(x: Tensor) -> Tensor:
+    # the largest entry first, so that the squares of tiny or huge vectors neither vanish nor overflow
+    for order in (math.inf, 2):
+        length = torch.linalg.vector_norm(x, ord=order, dim=-1, keepdim=True)
+        x = x / torch.where(length == 0, 1.0, length)
+    return x
+
+
+def angular_moments(theta: Tensor, n_coefficient_projections: int, *, dim: int | None = None) -> Moments:
+    """The share λ̂ of n sign bits that differ: it has mean q = θ/π, variance q(1 − q)/n (paper, Lemma 3.2).
+
+    So E λ̂² = q(q − q/n + 1/n), E(1 − λ̂)² = (1 − q)(1 − q + q/n) and E λ̂(1 − λ̂) = (1 − 1/n) q(1 − q).
+    With ``dim`` the directions τ come in orthogonal blocks of R^d, and the variance becomes
+    q(1 − q)/n + f C(θ, d)/4 with ``orthogonal_share`` f and ``angular_pair_covariance`` C (derived here). The
+    bits of a zero vector are independent even then, which C(π/2, d) does not know.
+
+    >>> angular_moments(torch.tensor([0.0, torch.pi / 2], dtype=torch.float64), 2).square
+    tensor([0.0000, 0.3750], dtype=torch.float64)
+    """
+    q = theta / math.pi
+    variance = q * (1 - q) / n_coefficient_projections
+    share = 0.0 if dim is None else orthogonal_share(n_coefficient_projections, dim)
+    if dim is not None and share > 0:
+        variance = variance + share / 4 * angular_pair_covariance(theta, dim)
+    return Moments.from_variance(q, variance)
+
+
+def gaussian_moments(
+    x: Tensor,
+    y: Tensor,
+    n_coefficient_projections: int,
+    *,
+    sigma: float,
+    radius: float,
+    orthogonal: bool = False,
+) -> Moments:
+    """Moments of λ̂ = (1 − (1/n) Σ cos(σ τᵀ(x − y)))/ρ with ρ = 1 − e^{−2σ²r²} (paper, Theorem F.1).
+
+    Mean (1 − e^{−s/2})/ρ and variance (1 − e^{−s})²/(2nρ²), with s = σ²‖x − y‖². Orthogonal τ add
+    ``orthogonal_share`` times e^{−s}/ρ² times the ``orthogonal_excess`` of iσ(x − y) (derived here).
+
+    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    >>> gaussian_moments(x, -x, 4, sigma=1.0, radius=1.0).mean  # 1 at the far end of the sphere
+    tensor(1., dtype=torch.float64)
+    """
+    square = sigma**2 * (x - y).square().sum(-1)
+    rho = -math.expm1(-2 * (sigma * radius) ** 2)
+    variance = torch.expm1(-square).square() / (2 * n_coefficient_projections)
+    share = orthogonal_share(n_coefficient_projections, x.shape[-1]) if orthogonal else 0.0
+    if share > 0:
+        variance = variance + share * (-square).exp() * orthogonal_excess(
+            -square, -square, -square, x.shape[-1]
+        )
+    return Moments.from_variance(-torch.expm1(-square / 2) / rho, variance / rho**2)

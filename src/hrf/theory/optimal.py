@@ -1,0 +1,92 @@
+"""MSEs of the later positive maps, OPRF (FAVOR++) and SDERF (FAVOR#), in closed form (derived here).
+
+Both use features m^{−1/2} D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2) with 𝐀 = diag(a_l), B = (I − 4𝐀)^{1/2} Qᵀ,
+D = det(I − 4𝐀)^{1/4} and an orthogonal Q: OPRF with one a for all coordinates (Likhosherstov et al., 2022),
+SDERF with one a_l for each eigenvector (Likhosherstov et al., 2023). a = 0 is the single positive map.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hrf.theory.orthogonal import orthogonal_excess, orthogonal_share
+from hrf.theory.scaled import Scaled, scaled_sum
+
+__all__ = ["optimal_log_mse", "optimal_log_relative_mse", "optimal_mse"]
+
+
+def optimal_log_relative_mse(
+    z: Tensor,
+    n_projections: int,
+    a: Tensor | float,
+    basis: Tensor | None = None,
+    *,
+    orthogonal: bool = False,
+) -> Tensor:
+    """Log of MSE/e^{2xᵀy} = (1/m)[Π_l (1 − 4a_l)(1 − 8a_l)^{−1/2} exp(ζ_l²/(1 − 8a_l)) − 1], ζ = Qᵀ(x + y).
+
+    Orthogonal rows are covered for equal a_l only: weighting a row by e^{2a‖ω‖²} then rescales its
+    length and keeps its direction, so the covariance of two rows is that of the positive map.
+
+    Args:
+        z: The sums x + y, ``(..., d)``.
+        n_projections: m, the number of rows ω.
+        a: The a_l, below 1/8: a number, or one for each column of the basis, ``(..., d)``.
+        basis: Q, ``(..., d, d)`` with orthonormal columns; None for the identity.
+        orthogonal: Whether the rows come in Haar blocks.
+
+    Raises:
+        ValueError: If some a_l ≥ 1/8, where the MSE is infinite.
+        NotImplementedError: If rows are orthogonal and the a_l differ.
+    """
+    curvature = torch.as_tensor(a, dtype=z.dtype, device=z.device).expand_as(z)
+    if bool((curvature >= 1 / 8).any()):
+        raise ValueError(f"a must be below 1/8 for a finite MSE, got {curvature.max().item()}")
+    zeta = z if basis is None else (z.unsqueeze(-2) @ basis).squeeze(-2)
+    rest = 1 - 8 * curvature
+    # (1 − 4a)²/(1 − 8a) = 1 + 16a²/(1 − 8a)
+    logarithm = (torch.log1p(16 * curvature.square() / rest) / 2 + zeta.square() / rest).sum(-1)
+    variance = Scaled(-torch.expm1(-logarithm) / n_projections, logarithm)
+    share = orthogonal_share(n_projections, z.shape[-1]) if orthogonal else 0.0
+    if share == 0:
+        return variance.log()
+    if bool((curvature != curvature[..., :1]).any()):
+        raise NotImplementedError(
+            "no closed form is known for orthogonal rows with different a_l; it is for iid rows, or equal a_l"
+        )
+    square = z.square().sum(-1)
+    excess = orthogonal_excess(square, square, square, z.shape[-1])
+    return scaled_sum(variance, Scaled(share * excess, torch.zeros_like(excess))).log()
+
+
+def optimal_log_mse(
+    x: Tensor,
+    y: Tensor,
+    n_projections: int,
+    a: Tensor | float,
+    basis: Tensor | None = None,
+    *,
+    orthogonal: bool = False,
+) -> Tensor:
+    """Log MSE = 2xᵀy + ``optimal_log_relative_mse`` of x + y, for ``x`` and ``y`` of shape ``(..., d)``."""
+    relative = optimal_log_relative_mse(x + y, n_projections, a, basis, orthogonal=orthogonal)
+    return relative + 2 * (x * y).sum(-1)
+
+
+def optimal_mse(
+    x: Tensor,
+    y: Tensor,
+    n_projections: int,
+    a: Tensor | float,
+    basis: Tensor | None = None,
+    *,
+    orthogonal: bool = False,
+) -> Tensor:
+    """MSE: the exponential of ``optimal_log_mse``.
+
+    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    >>> optimal_mse(x, -x, 8, 0.0)  # a = 0 is the positive map: exact where x + y = 0
+    tensor(0., dtype=torch.float64)
+    """
+    return optimal_log_mse(x, y, n_projections, a, basis, orthogonal=orthogonal).exp()

@@ -1,0 +1,257 @@
+"""What every map owes its users: one suite, and all maps pass through it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+
+import pytest
+import torch
+from features.direct import direct_estimate
+from features.registry import DIM, IID_ONLY, MAPS, X, Y, build
+from torch import Tensor
+
+import hrf
+
+every_map = pytest.mark.parametrize("name", MAPS)
+EPS = torch.finfo(torch.float64).eps
+DRAWS = 20_000
+
+
+@functools.lru_cache(maxsize=4)
+def _draws(name: str, kind: str) -> tuple[hrf.FeatureMap, Tensor]:
+    """A map and its estimates over independent draws, one a head: (DRAWS, L, S)."""
+    phi = build(name, heads=DRAWS, kind=kind, seed=1)
+    return phi, phi.estimate(X.unsqueeze(0), Y.unsqueeze(0))
+
+
+def _kernel(phi: hrf.FeatureMap) -> Tensor:
+    return (hrf.kernels.softmax if phi.kernel == "softmax" else hrf.kernels.gaussian)(X, Y)
+
+
+@every_map
+def test_feature_form_equals_estimate_to_rounding(name):
+    phi = build(name)
+    q, k = phi.queries(X), phi.keys(Y)
+    assert q.shape == (len(X), phi.feature_dim)
+    assert k.shape == (len(Y), phi.feature_dim)
+    # A dot product of D terms errs by at most D·eps·Σ|qᵢkᵢ|; each term carries a few roundings of its own.
+    bound = (phi.feature_dim + 50) * EPS * (q.abs() @ k.abs().mT)
+    assert ((q @ k.mT - phi.estimate(X, Y)).abs() <= bound).all()
+
+
+@every_map
+def test_scaled_features_are_the_features(name):
+    phi = build(name)
+    for plain, scaled in ((phi.queries(X), phi.scaled_queries(X)), (phi.keys(Y), phi.scaled_keys(Y))):
+        assert scaled.log_scale.shape == (*plain.shape[:-1], 1)
+        torch.testing.assert_close(scaled.unscaled(), plain, rtol=1e-13, atol=1e-15)
+
+
+@every_map
+def test_estimate_equals_the_definition(name):
+    phi = build(name)
+    expected = direct_estimate(phi, X, Y)
+    assert ((phi.estimate(X, Y) - expected).abs() <= 1e-10 * expected.abs()).all()
+
+
+@pytest.mark.stat
+@every_map
+@pytest.mark.parametrize("kind", ["iid", "orthogonal"])
+def test_unbiased_within_five_standard_errors(name, kind):
+    phi, estimates = _draws(name, kind)
+    assert phi.unbiased
+    error = (estimates.mean(0) - _kernel(phi)).abs()
+    # Points of zero variance leave rounding only.
+    assert (error <= 5 * estimates.std(0) / math.sqrt(DRAWS) + 1e-13).all()
+
+
+@pytest.mark.stat
+@every_map
+@pytest.mark.parametrize("kind", ["iid", "orthogonal"])
+def test_empirical_mse_equals_the_closed_form(name, kind):
+    phi, estimates = _draws(name, kind)
+    single = build(name, kind=kind)
+    if kind == "orthogonal" and name in IID_ONLY:
+        with pytest.raises(NotImplementedError, match=type(phi).__name__):
+            single.mse(X, Y)
+        return
+    squares = (estimates - _kernel(phi)).square()
+    error = (squares.mean(0) - single.mse(X, Y)).abs()
+    assert (error <= 5 * squares.std(0) / math.sqrt(DRAWS) + 1e-13).all()
+
+
+@every_map
+def test_mse_and_relative_error_agree(name):
+    phi = build(name, kind="iid")
+    assert phi.mse(X, Y).dtype == torch.float64
+    torch.testing.assert_close(phi.log_mse(X, Y).exp(), phi.mse(X, Y))
+    torch.testing.assert_close(phi.relative_error(X, Y), phi.mse(X, Y).sqrt() / _kernel(phi))
+
+
+@every_map
+def test_closed_form_of_heads_is_that_of_each_head(name):
+    kind = "iid" if name in IID_ONLY else "orthogonal"
+    single, many = build(name, kind=kind), build(name, heads=3, kind=kind)
+    torch.testing.assert_close(many.mse(X.unsqueeze(0), Y.unsqueeze(0)), single.mse(X, Y).expand(3, -1, -1))
+
+
+@every_map
+def test_gradients(name):
+    phi = build(name)
+    x, y = X[1:].clone().requires_grad_(), Y[:2].clone().requires_grad_()
+    assert torch.autograd.gradcheck(phi.estimate, (x, y))
+    # Wide outputs are checked along random directions.
+    check = functools.partial(torch.autograd.gradcheck, fast_mode=True)
+    assert check(lambda u: (phi.queries(u), phi.keys(u)), (x,))
+    assert check(lambda u: phi.scaled_queries(u).unscaled(), (x,))
+    assert torch.autograd.gradgradcheck(phi.queries, (x,), fast_mode=True)
+
+
+@every_map
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_finite_for_norms_from_0_to_100(name, dtype):
+    phi = build(name).float()
+    directions = torch.nn.functional.normalize(torch.cat([Y, -Y, Y.flip(-1)]).float(), dim=-1)
+    for norm in (0.0, 1e-4, 1.0, 10.0, 100.0):
+        u = (norm * directions).to(dtype)
+        for features in (phi.scaled_queries(u), phi.scaled_keys(u)):
+            assert features.values.dtype == features.log_scale.dtype == torch.float32
+            assert features.values.isfinite().all()
+            assert features.log_scale.isfinite().all()
+            assert features.values.abs().amax(-1).gt(1e-6).all()  # nothing has vanished
+        estimate = phi.estimate(u, u.flip(0))
+        assert not estimate.isnan().any()
+        assert estimate.isfinite().all() or norm > 5  # exp(xᵀy) itself leaves float32 beyond that
+
+
+@every_map
+def test_heads_are_maps_of_their_own(name):
+    many, single = build(name, heads=3, seed=5), build(name)
+    x = X.expand(2, 3, *X.shape) * torch.tensor([1.0, 0.5, -1.0], dtype=torch.float64)[:, None, None]
+    together = many.queries(x), many.keys(x), many.estimate(x, x)
+    shared = {"coefficients.0.matrix"}  # one for all heads
+    for head in range(3):
+        state = {k: v if k in shared else v[head] for k, v in many.state_dict().items()}
+        single.load_state_dict(state)
+        alone = single.queries(x[:, head]), single.keys(x[:, head]), single.estimate(x[:, head], x[:, head])
+        for of_all, own in zip(together, alone, strict=True):
+            torch.testing.assert_close(of_all[:, head], own)
+
+
+@every_map
+def test_one_map_for_all_heads_and_batches(name):
+    phi = build(name)
+    batch = torch.stack([X, -X, 2 * X]).unsqueeze(0).expand(2, 3, *X.shape)
+    torch.testing.assert_close(phi.queries(batch)[1, 2], phi.queries(2 * X))
+    torch.testing.assert_close(phi.estimate(batch, batch)[0, 1], phi.estimate(-X, -X))
+
+
+@every_map
+def test_streamed_features_equal_whole_ones(name, monkeypatch):
+    phi = build(name)
+    x = torch.randn(2, 7, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = phi.queries(x), phi.keys(x)
+    monkeypatch.setattr("hrf.features.base._BLOCK", 3 * phi.feature_dim)
+    for streamed, expected in zip((phi.queries(x), phi.keys(x)), whole, strict=True):
+        torch.testing.assert_close(streamed, expected, rtol=1e-13, atol=1e-15)
+
+
+@every_map
+def test_save_and_load(name, tmp_path):
+    phi = build(name, seed=3)
+    phi.save(tmp_path / "map.safetensors")
+    state = torch.get_rng_state()
+    copied = hrf.load(tmp_path / "map.safetensors")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert type(copied) is type(phi)
+    assert repr(copied) == repr(phi)
+    assert torch.equal(copied.queries(X), phi.queries(X))
+    assert torch.equal(copied.keys(Y), phi.keys(Y))
+    copied.redraw_(torch.Generator().manual_seed(9))
+    phi.redraw_(torch.Generator().manual_seed(9))
+    assert torch.equal(copied.estimate(X, Y), phi.estimate(X, Y))  # what was shared still is
+
+
+@every_map
+def test_redraw_deepcopy_and_state_dict(name):
+    phi = build(name)
+    before, twin, state = phi.queries(X), copy.deepcopy(phi), copy.deepcopy(phi.state_dict())
+    phi.redraw_(torch.Generator().manual_seed(8))
+    assert not torch.equal(phi.queries(X), before)
+    assert torch.equal(twin.queries(X), before)
+    phi.load_state_dict(state)
+    assert torch.equal(phi.queries(X), before)
+
+
+@every_map
+def test_same_seed_same_map(name):
+    assert torch.equal(build(name, seed=4).queries(X), build(name, seed=4).queries(X))
+    assert not torch.equal(build(name, seed=4).queries(X), build(name, seed=5).queries(X))
+
+
+@every_map
+def test_dtype_follows_inputs_and_map(name):
+    phi = build(name)
+    assert phi.queries(X.float()).dtype == torch.float64
+    phi.to(torch.float32)
+    assert phi.queries(X.float()).dtype == torch.float32
+    assert phi.queries(X.half()).dtype == torch.float32
+    assert phi.queries(X).dtype == torch.float64
+    torch.testing.assert_close(phi.queries(X.float()).double(), phi.queries(X), rtol=1e-4, atol=1e-5)
+    phi.to(torch.bfloat16)
+    assert phi.queries(X.bfloat16()).dtype == torch.float32
+
+
+@every_map
+def test_empty_and_single_sequences(name):
+    phi = build(name)
+    assert phi.queries(X[:0]).shape == (0, phi.feature_dim)
+    assert phi.scaled_keys(X[:0]).values.shape == (0, phi.feature_dim)
+    assert phi.estimate(X[:0], Y).shape == (0, len(Y))
+    assert build(name, kind="iid").mse(X, Y[:0]).shape == (len(X), 0)
+    torch.testing.assert_close(phi.queries(X[1:2]), phi.queries(X)[1:2])
+
+
+@every_map
+def test_compiles_in_one_graph(name):
+    phi = build(name)
+    for side in (phi.queries, phi.keys):
+        compiled = torch.compile(side, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(X), side(X), rtol=1e-12, atol=1e-14)
+    torch.compiler.reset()
+
+
+@every_map
+def test_repr_names_class_and_width(name):
+    phi = build(name)
+    assert repr(phi).startswith(type(phi).__name__ + "(")
+    assert f"feature_dim={phi.feature_dim}" in repr(phi)
+    assert "\n" not in repr(phi)
+
+
+@every_map
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: X[:, :3], ValueError, "last dimension 3, the map was built for dim=4"),
+        (lambda: X[0], ValueError, r"shape \(4,\); expected a shape \(..., L, 4\)"),
+        (lambda: X.long(), TypeError, "torch.int64; expected a real floating-point"),
+        (lambda: X.to(torch.complex64), TypeError, "torch.complex64; expected a real floating-point"),
+        (lambda: X.tolist(), TypeError, "list; expected a real floating-point"),
+        (lambda: X.index_fill(0, torch.tensor([1]), torch.nan), ValueError, "4 values that are NaN"),
+        (lambda: X.index_fill(0, torch.tensor([1]), torch.inf), ValueError, "4 values that are NaN or inf"),
+    ],
+)
+def test_bad_input_is_refused_in_words(name, make, error, says):
+    phi = build(name)
+    for call in (phi.queries, phi.scaled_keys, lambda u: phi.estimate(u, Y), lambda u: phi.log_mse(X, u)):
+        with pytest.raises(error, match=says):
+            call(make())
+
+
+@every_map
+def test_wrong_number_of_heads_is_refused(name):
+    with pytest.raises(ValueError, match="2 heads, the map has 3"):
+        build(name, heads=3).queries(X.expand(2, *X.shape))

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from features.registry import COMPLEX_FULL, REAL_FULL, X, Y
+
+import hrf
+
+
+def quadrature(phi: hrf.FeatureMap, nodes: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put Gauss–Hermite nodes of the plane into the heads of a map with one projection; return the weights."""
+    points, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    grid = torch.tensor(list(itertools.product(points, points)))
+    phi.projection.omega.copy_(grid.unsqueeze(1))
+    w = torch.tensor([a * b for a, b in itertools.product(weights, weights)]) / (2 * np.pi)
+    return w[:, None, None], grid
+
+
+PLANE = {
+    "identity": None,
+    "real diagonal": torch.tensor([0.6, 1.4], dtype=torch.float64),
+    "real full": REAL_FULL[:2, :2],
+    "imaginary": torch.tensor([1j, 1j]),
+    "complex diagonal": torch.tensor([1j, 1.3 + 0.2j], dtype=torch.complex128),
+    "complex full": COMPLEX_FULL[:2, :2],
+}
+
+
+@pytest.mark.parametrize("matrix", PLANE)
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_mean_and_mse_by_quadrature(matrix, antithetic):
+    """Exact to the rule's accuracy, also at norms where Monte Carlo has no chance."""
+    x, y = X[1:, :2] * 2.5, Y[:, :2] * 2.5  # norms to 2: relative MSEs to 1e8
+    a = PLANE[matrix]
+    a = a if a is None else a.expand(3600, *a.shape)
+    phi = hrf.Exponential(
+        2, n_projections=1, matrix=a, antithetic=antithetic, projection="iid", heads=3600
+    ).double()
+    weights, _ = quadrature(phi)
+    estimates = phi.estimate(x.unsqueeze(0), y.unsqueeze(0))
+    kernel = hrf.kernels.softmax(x, y)
+    torch.testing.assert_close((weights * estimates).sum(0), kernel, rtol=1e-9, atol=0)
+    second = (weights * (estimates / kernel - 1).square()).sum(0)
+    expected = phi.mse(x.unsqueeze(0), y.unsqueeze(0))[0] / kernel.square()
+    torch.testing.assert_close(second, expected, rtol=1e-7, atol=1e-12)
+
+
+def test_trigonometric_is_exact_at_equal_vectors():
+    phi = hrf.Trigonometric(4, n_projections=3).double()
+    torch.testing.assert_close(phi.estimate(Y, Y).diagonal(), hrf.kernels.softmax(Y, Y).diagonal(), rtol=1e-14, atol=0)
+    assert (phi.mse(Y, Y).diagonal() == 0).all()
+    assert phi.mse(Y, Y)[0, 1] > 0
+
+
+def test_positive_is_exact_at_opposite_vectors():
+    phi = hrf.Positive(4, n_projections=3).double()
+    torch.testing.assert_close(
+        phi.estimate(Y, -Y).diagonal(), hrf.kernels.softmax(Y, -Y).diagonal(), rtol=1e-14, atol=0
+    )
+    assert (phi.mse(Y, -Y).diagonal() == 0).all()
+    assert (phi.estimate(3 * X, 3 * Y) > 0).all()
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_complex_exponential_is_exact_where_the_sum_vanishes(antithetic):
+    """Zero variance at x = −A⁻¹A⁻ᵀy: for a complex A whose square is real that is a real x."""
+    a = torch.diag(torch.tensor([1j, 0.7, 1.3j, 1.1], dtype=torch.complex128))
+    rotation = torch.linalg.qr(REAL_FULL).Q
+    a = a @ rotation.to(a.dtype)
+    inverse = torch.linalg.inv(a)
+    x = -(inverse @ inverse.mT @ Y.to(a.dtype).mT).mT
+    assert x.imag.abs().max() < 1e-14
+    phi = hrf.Exponential(4, n_projections=3, matrix=a, antithetic=antithetic).double()
+    exact = hrf.kernels.softmax(x.real, Y).diagonal()
+    torch.testing.assert_close(phi.estimate(x.real, Y).diagonal(), exact, rtol=1e-12, atol=0)
+    assert (phi.mse(x.real, Y).diagonal() <= 1e-28 * exact.square()).all()
+
+
+def test_famous_members_are_the_general_map():
+    omega = hrf.Projections("orthogonal", 6, 4)
+    pairs = {
+        hrf.Positive: torch.ones(4),
+        hrf.Trigonometric: torch.full((4,), 1j),
+    }
+    for member, matrix in pairs.items():
+        special = member(4, n_projections=6, projection=omega)
+        # A full matrix takes the general route through matrix products.
+        general = hrf.Exponential(4, n_projections=6, matrix=torch.diag(matrix), projection=omega)
+        assert special.feature_dim == general.feature_dim == 12
+        torch.testing.assert_close(special.queries(X.float()), general.queries(X.float()))
+        torch.testing.assert_close(special.keys(Y.float()), general.keys(Y.float()))
+
+
+def test_shifts_move_the_point_of_zero_variance():
+    a, b = X[1], Y[0]
+    phi = hrf.Exponential(4, n_projections=2, query_shift=a, key_shift=b).double()
+    at_shifts = phi.estimate(a[None], b[None])
+    torch.testing.assert_close(at_shifts, hrf.kernels.softmax(a[None], b[None]), rtol=1e-14, atol=0)
+    one_sided = hrf.Exponential(4, n_projections=2, query_shift=a, projection="iid").double()
+    expected = hrf.Positive(4, n_projections=2, projection="iid").relative_error(X - a, Y)
+    torch.testing.assert_close(one_sided.relative_error(X, Y), expected)
+
+
+def test_plain_features_that_overflow_say_what_to_use():
+    x = torch.full((1, 4), 30.0)
+    for phi in (hrf.Trigonometric(4, n_projections=2), hrf.AngularHybrid(4, n_projections=2, n_coefficient_projections=2)):
+        with pytest.raises(OverflowError, match=r"exp\(1800\) do not fit torch.float32.*scaled_queries"):
+            phi.queries(x)
+        assert phi.scaled_queries(x).values.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["hadamard", "halton", "sobol", "simplex"])
+def test_closed_form_names_what_is_not_known(kind):
+    with pytest.raises(NotImplementedError, match=f"Positive with '{kind}' projections"):
+        hrf.Positive(4, n_projections=3, projection=kind).mse(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"n_projections": 0}, ValueError, "n_projections is 0; expected at least 1"),
+        ({"matrix": torch.ones(3)}, ValueError, r"matrix has shape \(3,\); expected \(4,\) for a diagonal or \(4, 4\)"),
+        ({"matrix": torch.tensor([1.0, 0.0, 2.0, 0.0])}, ValueError, "singular: 2 of its diagonal entries are 0"),
+        ({"matrix": torch.ones(4, 4)}, ValueError, "singular: its condition number is"),
+        ({"matrix": torch.full((4,), torch.nan)}, ValueError, "matrix has values that are NaN"),
+        ({"query_shift": torch.ones(3)}, ValueError, r"query_shift has shape \(3,\); expected \(4,\)"),
+        ({"key_shift": torch.ones(2, 4)}, ValueError, r"key_shift has shape \(2, 4\); expected \(4,\)"),
+        ({"heads": 0}, ValueError, "heads is 0; expected at least 1"),
+        ({"heads": 2, "matrix": torch.ones(4)}, ValueError, r"expected \(2, 4\) for a diagonal"),
+    ],
+)
+def test_bad_arguments_are_refused_in_words(arguments, error, says):
+    with pytest.raises(error, match=says):
+        hrf.Exponential(4, **({"n_projections": 2} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("phi", "expected"),
+    [
+        (hrf.Positive(16, n_projections=32), 2 * 32 * (16 + 2)),
+        (hrf.Trigonometric(16, n_projections=32), 2 * 32 * (16 + 2)),
+        (hrf.AngularHybrid(16, n_projections=8, n_coefficient_projections=4), 2 * 16 * 12 + 64 + 4 + 4 * 32),
+    ],
+)
+def test_flops(phi, expected):
+    assert phi.flops() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
+def test_inductor_gives_the_same_features():
+    phi = hrf.AngularHybrid(4, n_projections=4, n_coefficient_projections=3)
+    compiled = torch.compile(phi.queries, fullgraph=True)
+    torch.testing.assert_close(compiled(X.float()), phi.queries(X.float()), rtol=1e-4, atol=1e-6)
+    torch.compiler.reset()

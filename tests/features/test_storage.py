@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import hrf
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "map.safetensors"
+    hrf.AngularHybrid(4, n_projections=3, n_coefficient_projections=2).save(path)
+    return path
+
+
+def rewrite(path, **changes):
+    """The same file with some entries of its header replaced."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["hrf"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"hrf": json.dumps(header | changes)})
+
+
+def test_header_carries_version_class_and_arguments(saved):
+    with safe_open(saved, framework="pt") as file:
+        header = json.loads(file.metadata()["hrf"])
+    assert header["format"] == 1
+    assert header["map"]["class"] == "AngularHybrid"
+    assert header["map"]["arguments"]["n_projections"] == 3
+
+
+def test_unknown_version_is_refused(saved):
+    rewrite(saved, format=99)
+    with pytest.raises(ValueError, match="format 99; this version of hrf reads format 1"):
+        hrf.load(saved)
+
+
+def test_unknown_class_is_refused(saved):
+    rewrite(saved, map={"class": "os.system", "arguments": {}})
+    with pytest.raises(ValueError, match=r"malformed.*os\.system"):
+        hrf.load(saved)
+
+
+def test_other_objects_of_the_library_are_refused(saved):
+    rewrite(saved, map={"class": "Projections", "arguments": {"kind": "iid", "n_projections": 2, "dim": 2}})
+    with pytest.raises(ValueError, match="malformed|expected a feature map"):
+        hrf.load(saved)
+
+
+@pytest.mark.parametrize("tree", [None, 3, {}, {"class": "Positive"}, {"class": "Positive", "arguments": {"dim": 4}}])
+def test_malformed_structure_is_refused(saved, tree):
+    rewrite(saved, map=tree)
+    with pytest.raises(ValueError, match="malformed"):
+        hrf.load(saved)
+
+
+def test_arguments_that_do_not_fit_the_numbers_are_refused(saved):
+    arguments = {"dim": 5, "n_projections": 3, "n_coefficient_projections": 2}
+    rewrite(saved, map={"class": "AngularHybrid", "arguments": arguments})
+    with pytest.raises(ValueError, match="malformed.*size mismatch"):
+        hrf.load(saved)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    pickled = tmp_path / "map.pt"
+    pickled.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        hrf.load(pickled)
+    foreign = tmp_path / "model.safetensors"
+    save_file({"weight": torch.ones(2)}, foreign)
+    with pytest.raises(ValueError, match="holds no hrf map"):
+        hrf.load(foreign)
+    with pytest.raises(FileNotFoundError):
+        hrf.load(tmp_path / "missing.safetensors")
+
+
+def test_a_class_of_the_users_own_is_not_saved_as_ours(tmp_path):
+    class Positive(hrf.Positive):
+        pass
+
+    with pytest.raises(TypeError, match="Positive is not a class of hrf"):
+        Positive(4, n_projections=2).save(tmp_path / "map.safetensors")
+
+
+def test_precision_is_kept(tmp_path):
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        hrf.Positive(4, n_projections=2).to(dtype).save(tmp_path / "map.safetensors")
+        assert hrf.load(tmp_path / "map.safetensors").projection.omega.dtype == dtype

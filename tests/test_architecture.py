@@ -1,0 +1,70 @@
+"""The import graph: a module imports only from rooms that stand before its own in the flow of data."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import hrf
+
+SOURCE = Path(hrf.__file__).parent
+
+# Rooms in the order of the flow. `theory` comes before everything it is to witness.
+ROOMS = [
+    "kernels",
+    "theory",
+    "projections",
+    "features",
+    "experiments",
+    "report",
+    "cli",
+]
+
+
+def imports(path: Path) -> set[str]:
+    """Names of the hrf modules that a file imports, function bodies included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} has a relative import"
+            module = node.module or ""
+            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "hrf" else {module}
+    return {name for name in found if name == "hrf" or name.startswith("hrf.")}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_follow_the_flow(path):
+    own = ROOMS.index(room(path))
+    for name in imports(path):
+        parts = name.split(".")
+        if len(parts) == 1:
+            assert own >= ROOMS.index("experiments"), f"{path.name} imports all of hrf"
+            continue
+        if parts[1] not in ROOMS:  # a public name re-exported at the top
+            assert hasattr(hrf, parts[1]), f"{path.name} imports the unknown {name}"
+            assert own >= ROOMS.index("experiments"), f"{path.name} imports {name} from the top"
+            continue
+        assert ROOMS.index(parts[1]) <= own, f"{path.name} imports {name}, which comes after it"
+
+
+def test_theory_is_an_independent_witness():
+    for path in (SOURCE / "theory").glob("*.py"):
+        for name in imports(path):
+            assert name.split(".")[1] in ("theory", "kernels"), f"theory/{path.name} imports {name}"
+
+
+def test_public_names_exist_and_are_sorted():
+    assert list(hrf.__all__) == sorted(hrf.__all__)
+    for name in hrf.__all__:
+        assert hasattr(hrf, name)
