@@ -118,7 +118,9 @@ def test_hadamard_is_biased_in_few_dimensions_and_says_so():
     for dim in (2, 64):
         x = torch.zeros(1, 1, dim, dtype=torch.float64)
         x[..., 0] = 1
-        phi = hrf.Positive(dim, n_projections=dim, projection="hadamard", heads=draws, generator=seeded()).double()
+        phi = hrf.Positive(
+            dim, n_projections=dim, projection="hadamard", heads=draws, generator=seeded()
+        ).double()
         assert not phi.unbiased
         estimates = phi.estimate(x, x).flatten()
         errors[dim] = float((estimates.mean() - math.e) / (estimates.std() / math.sqrt(draws)))

@@ -131,7 +131,11 @@ def draw(
     """
     if kind not in _SAMPLERS:
         raise ValueError(f"projection is {kind!r}; expected one of {', '.join(KINDS)}")
-    for name, value in (("n_projections", n_projections), ("dim", dim), ("heads", 1 if heads is None else heads)):
+    for name, value in (
+        ("n_projections", n_projections),
+        ("dim", dim),
+        ("heads", 1 if heads is None else heads),
+    ):
         check_count(name, value)
     omega = _SAMPLERS[kind](1 if heads is None else heads, n_projections, dim, generator)
     omega = omega.to(dtype=dtype or torch.get_default_dtype(), device=device)
@@ -160,7 +164,13 @@ class Projections(nn.Module):
     omega: Tensor
 
     def __init__(
-        self, kind: str, n_projections: int, dim: int, *, heads: int | None = None, generator: Generator | None = None
+        self,
+        kind: str,
+        n_projections: int,
+        dim: int,
+        *,
+        heads: int | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         self.kind, self.n_projections, self.dim, self.heads = kind, n_projections, dim, heads

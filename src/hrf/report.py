@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hrf.experiments.angles import Curve, Progress, Result
+from hrf.experiments.words import ROUNDING, TIE, angle_text, capital, number_text, sentences
 
-__all__ = ["figure", "folder", "progress", "publish", "read", "sentences", "table", "to_json", "write"]
+__all__ = ["figure", "folder", "progress", "publish", "read", "table", "to_json", "write"]
 
 # Okabe and Ito's palette, told apart with every kind of colour vision; yellow is left out, too pale on white.
 _COLOURS = {
@@ -34,8 +35,6 @@ _COLOURS = {
 }
 _TABLE_ANGLES = {0.0: "0", 0.25: "π/4", 0.5: "π/2", 0.75: "3π/4", 1.0: "π"}
 _GREY = "#555555"
-# An error below this is rounding: the estimator is exact there.
-_ROUNDING = 1e-12
 
 
 def publish(result: Result, out: Path) -> None:
@@ -116,86 +115,6 @@ def _png(drawing: Figure) -> bytes:
     return buffer.getvalue()
 
 
-# What the numbers say.
-
-
-def sentences(result: Result) -> list[str]:
-    """Which estimator is best where, and how far the draws can be trusted."""
-    return [_about_maxima(result), _about_ranges(result), _about_draws(result)]
-
-
-def _about_maxima(result: Result) -> str:
-    ordered = sorted(result.curves, key=lambda curve: curve.largest)
-    best, (free, second) = ordered[0], [curve for curve in ordered if not curve.fitted][:2]
-    text = f"{_capital(_called(best))} has the smallest maximal error, {_peak(result, best)}"
-    if best.fitted:
-        text += (
-            f", but it was fitted to these very pairs; of the estimators that see no data, {_called(free)} "
-            f"has the smallest, {_peak(result, free)}"
-        )
-    return (
-        f"{text}, with {free.flops:,} FLOPs a vector; {_called(second)} follows with "
-        f"{_number(second.largest)} and {second.flops:,}."
-    )
-
-
-def _about_ranges(result: Result) -> str:
-    ranges = result.winners()
-    if len(ranges) == 1:
-        return f"{_capital(_called(ranges[0][0]))} has the smallest error at every angle between 0 and π."
-    parts = [f"{_called(curve)} from {_angle(start)} to {_angle(end)}" for curve, start, end in ranges]
-    return f"The smallest error by angle: {', '.join(parts)}."
-
-
-def _about_draws(result: Result) -> str:
-    draws = f"{result.settings.draws:,}"
-    step = (len(result.angles) - 1) // (len(result.sampled_angles) - 1)
-    ratios = [
-        (empirical / exact, curve, angle)
-        for curve in result.curves
-        for angle, exact, empirical in zip(
-            result.sampled_angles, curve.exact[::step], curve.empirical, strict=True
-        )
-        if exact > _ROUNDING
-    ]
-    ratio, curve, angle = min(ratios, key=lambda entry: entry[0])
-    if ratio > 0.8:
-        return f"The errors seen in {draws} draws agree with the exact ones."
-    return (
-        f"In {draws} draws the error of {_called(curve)} at θ={_angle(angle)} looks {ratio:.0%} as large as it "
-        "is: the rest comes from estimates too rare to be seen."
-    )
-
-
-def _called(curve: Curve) -> str:
-    """The name as it stands in a sentence."""
-    return f"the {curve.name}" if "hybrid" in curve.name else curve.name
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _angle(share: float) -> str:
-    """An angle in units of π, in words of at most five characters."""
-    return {0.0: "0", 1.0: "π"}.get(share, f"{share:.2f}π")
-
-
-def _peak(result: Result, curve: Curve) -> str:
-    return f"{_number(curve.largest)} at θ={_angle(result.peak(curve))}"
-
-
-def _number(value: float) -> str:
-    """Two to three digits in at most six characters."""
-    if value <= _ROUNDING:
-        return "0"
-    if 0.00995 <= value < 9999.5:
-        decimals = 3 if value < 0.9995 else 2 if value < 9.995 else 1 if value < 99.95 else 0
-        return f"{value:.{decimals}f}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
-
-
 # The table.
 
 
@@ -204,14 +123,14 @@ def table(result: Result) -> Table:
     s = result.settings
     places = [result.angles.index(angle) for angle in _TABLE_ANGLES]
     errors = [[*(curve.exact[k] for k in places), curve.largest] for curve in result.curves]
-    smallest = [max(min(column), _ROUNDING) for column in zip(*errors, strict=True)]
+    smallest = [max(min(column) * (1 + TIE), ROUNDING) for column in zip(*errors, strict=True)]
     rows = [
         [
             Text(curve.name, style=_terminal_style(curve)),
             Text(f"{curve.width}"),
-            Text(f"{curve.flops / 1000:.1f}k"),
+            Text(_short(curve.flops)),
             *(_marked(value, value <= best) for value, best in zip(row, smallest, strict=True)),
-            Text(_angle(result.peak(curve))),
+            Text(angle_text(result.peak(curve))),
         ]
         for curve, row in zip(result.curves, errors, strict=True)
     ]
@@ -233,16 +152,22 @@ def table(result: Result) -> Table:
     )
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         first = name == names[0]
-        # On a narrow terminal names are cut, never numbers.
+        # On a narrow terminal names are broken, numbers never.
         least = None if first else max(len(name), *(len(cell) for cell in column))
-        grid.add_column(name, justify="left" if first else "right", no_wrap=True, min_width=least)
+        grid.add_column(name, justify="left" if first else "right", no_wrap=not first, min_width=least)
     for cells in rows:
         grid.add_row(*cells)
     return grid
 
 
+def _short(count: int) -> str:
+    return f"{count / 1e3:.1f}k" if count < 1e6 else f"{count / 1e6:.1f}M"
+
+
 def _marked(value: float, best: bool) -> Text:
-    return Text(f"{_number(value)}*" if best else f"{_number(value)} ", style="bold green" if best else "")
+    return Text(
+        f"{number_text(value)}*" if best else f"{number_text(value)} ", style="bold green" if best else ""
+    )
 
 
 def _terminal_style(curve: Curve) -> str:
@@ -308,18 +233,18 @@ def _draw_curve(axes: Axes, result: Result, curve: Curve) -> None:
     colour, fitted = _COLOURS[curve.name], ", fitted" if curve.fitted else ""
     axes.plot(
         result.angles,
-        [max(value, _ROUNDING) for value in curve.exact],
+        [max(value, ROUNDING) for value in curve.exact],
         color=colour,
         linewidth=2.6 if "hybrid" in curve.name else 1.7,
         linestyle="--" if curve.fitted else "-",
-        label=f"{curve.name}{fitted}\nm = {curve.n_projections}, max {_number(curve.largest)}",
+        label=f"{curve.name}{fitted}\nm = {curve.n_projections}, max {number_text(curve.largest)}",
     )
     seen = [
         (angle, value, bar)
         for angle, value, bar in zip(
             result.sampled_angles, curve.empirical, curve.standard_error, strict=True
         )
-        if value > _ROUNDING
+        if value > ROUNDING
     ]
     angles, values, bars = zip(*seen, strict=True)
     lower = [min(bar, 0.9 * value) for value, bar in zip(values, bars, strict=True)]  # a log scale has no 0
@@ -340,7 +265,7 @@ def _draw_curve(axes: Axes, result: Result, curve: Curve) -> None:
 
 def _limits(result: Result) -> tuple[float, float]:
     """All of the dots, but not the way down of lines that end at 0."""
-    inner = [value for curve in result.curves for value in curve.empirical[1:-1] if value > _ROUNDING]
+    inner = [value for curve in result.curves for value in curve.empirical[1:-1] if value > ROUNDING]
     return min(inner) / 2, 1.5 * max(max(inner), max(curve.largest for curve in result.curves))
 
 
@@ -370,5 +295,5 @@ def _draw_strip(strip: Axes, result: Result) -> None:
 def _headline(result: Result) -> str:
     names = {curve.name for curve, _, _ in result.winners()}
     if len(names) == 1:
-        return f"{_capital(names.pop())} is the most accurate at every angle"
+        return f"{capital(names.pop())} is the most accurate at every angle"
     return "Which estimator is the most accurate depends on the angle"

@@ -33,7 +33,9 @@ def _estimate(phi, x, y):
     a, q = phi.curvature.numpy()[0], phi.basis.numpy()
     terms = [
         np.sqrt(np.prod(1 - 4 * a))
-        * np.exp(2 * w @ np.diag(a) @ w + w @ np.diag(np.sqrt(1 - 4 * a)) @ q.T @ (x + y) - x @ x / 2 - y @ y / 2)
+        * np.exp(
+            2 * w @ np.diag(a) @ w + w @ np.diag(np.sqrt(1 - 4 * a)) @ q.T @ (x + y) - x @ x / 2 - y @ y / 2
+        )
         for w in omega
     ]
     return np.mean(terms)

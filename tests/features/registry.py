@@ -70,7 +70,11 @@ class Builder:
 
     def three_bases(self) -> hrf.Hybrid:
         """p = 2 with a negative constant for the last base: 1 − ½ − 0.8 < 0."""
-        bases = [hrf.Positive(DIM, **self.common()), self.exponential(REAL_FULL), hrf.Trigonometric(DIM, **self.common())]
+        bases = [
+            hrf.Positive(DIM, **self.common()),
+            self.exponential(REAL_FULL),
+            hrf.Trigonometric(DIM, **self.common()),
+        ]
         positive = hrf.GaussianKernel(hrf.Positive(DIM, **self.common(N)))
         lam = [
             coefficients.Angular(DIM, **self.common(N)),

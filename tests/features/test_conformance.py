@@ -8,11 +8,11 @@ import math
 
 import pytest
 import torch
-from features.direct import direct_estimate
-from features.registry import DIM, IID_ONLY, MAPS, X, Y, build
 from torch import Tensor
 
 import hrf
+from features.direct import direct_estimate
+from features.registry import DIM, IID_ONLY, MAPS, X, Y, build
 
 every_map = pytest.mark.parametrize("name", MAPS)
 EPS = torch.finfo(torch.float64).eps

@@ -5,18 +5,18 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from features.registry import COMPLEX_FULL, REAL_FULL, X, Y
 
 import hrf
+from features.registry import COMPLEX_FULL, REAL_FULL, X, Y
 
 
-def quadrature(phi: hrf.FeatureMap, nodes: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
-    """Put Gauss–Hermite nodes of the plane into the heads of a map with one projection; return the weights."""
+def quadrature(phi: hrf.FeatureMap, nodes: int = 60) -> torch.Tensor:
+    """Gauss–Hermite nodes of the plane, one a head of a map with one projection; their weights."""
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     grid = torch.tensor(list(itertools.product(points, points)))
     phi.projection.omega.copy_(grid.unsqueeze(1))
     w = torch.tensor([a * b for a, b in itertools.product(weights, weights)]) / (2 * np.pi)
-    return w[:, None, None], grid
+    return w[:, None, None]
 
 
 PLANE = {
@@ -39,7 +39,7 @@ def test_mean_and_mse_by_quadrature(matrix, antithetic):
     phi = hrf.Exponential(
         2, n_projections=1, matrix=a, antithetic=antithetic, projection="iid", heads=3600
     ).double()
-    weights, _ = quadrature(phi)
+    weights = quadrature(phi)
     estimates = phi.estimate(x.unsqueeze(0), y.unsqueeze(0))
     kernel = hrf.kernels.softmax(x, y)
     torch.testing.assert_close((weights * estimates).sum(0), kernel, rtol=1e-9, atol=0)
@@ -50,7 +50,9 @@ def test_mean_and_mse_by_quadrature(matrix, antithetic):
 
 def test_trigonometric_is_exact_at_equal_vectors():
     phi = hrf.Trigonometric(4, n_projections=3).double()
-    torch.testing.assert_close(phi.estimate(Y, Y).diagonal(), hrf.kernels.softmax(Y, Y).diagonal(), rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        phi.estimate(Y, Y).diagonal(), hrf.kernels.softmax(Y, Y).diagonal(), rtol=1e-14, atol=0
+    )
     assert (phi.mse(Y, Y).diagonal() == 0).all()
     assert phi.mse(Y, Y)[0, 1] > 0
 
@@ -106,7 +108,10 @@ def test_shifts_move_the_point_of_zero_variance():
 
 def test_plain_features_that_overflow_say_what_to_use():
     x = torch.full((1, 4), 30.0)
-    for phi in (hrf.Trigonometric(4, n_projections=2), hrf.AngularHybrid(4, n_projections=2, n_coefficient_projections=2)):
+    for phi in (
+        hrf.Trigonometric(4, n_projections=2),
+        hrf.AngularHybrid(4, n_projections=2, n_coefficient_projections=2),
+    ):
         with pytest.raises(OverflowError, match=r"exp\(1800\) do not fit torch.float32.*scaled_queries"):
             phi.queries(x)
         assert phi.scaled_queries(x).values.isfinite().all()
@@ -122,8 +127,16 @@ def test_closed_form_names_what_is_not_known(kind):
     ("arguments", "error", "says"),
     [
         ({"n_projections": 0}, ValueError, "n_projections is 0; expected at least 1"),
-        ({"matrix": torch.ones(3)}, ValueError, r"matrix has shape \(3,\); expected \(4,\) for a diagonal or \(4, 4\)"),
-        ({"matrix": torch.tensor([1.0, 0.0, 2.0, 0.0])}, ValueError, "singular: 2 of its diagonal entries are 0"),
+        (
+            {"matrix": torch.ones(3)},
+            ValueError,
+            r"matrix has shape \(3,\); expected \(4,\) for a diagonal or \(4, 4\)",
+        ),
+        (
+            {"matrix": torch.tensor([1.0, 0.0, 2.0, 0.0])},
+            ValueError,
+            "singular: 2 of its diagonal entries are 0",
+        ),
         ({"matrix": torch.ones(4, 4)}, ValueError, "singular: its condition number is"),
         ({"matrix": torch.full((4,), torch.nan)}, ValueError, "matrix has values that are NaN"),
         ({"query_shift": torch.ones(3)}, ValueError, r"query_shift has shape \(3,\); expected \(4,\)"),

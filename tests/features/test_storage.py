@@ -48,11 +48,13 @@ def test_unknown_class_is_refused(saved):
 
 def test_other_objects_of_the_library_are_refused(saved):
     rewrite(saved, map={"class": "Projections", "arguments": {"kind": "iid", "n_projections": 2, "dim": 2}})
-    with pytest.raises(ValueError, match="malformed|expected a feature map"):
+    with pytest.raises(ValueError, match=r"malformed|expected a feature map"):
         hrf.load(saved)
 
 
-@pytest.mark.parametrize("tree", [None, 3, {}, {"class": "Positive"}, {"class": "Positive", "arguments": {"dim": 4}}])
+@pytest.mark.parametrize(
+    "tree", [None, 3, {}, {"class": "Positive"}, {"class": "Positive", "arguments": {"dim": 4}}]
+)
 def test_malformed_structure_is_refused(saved, tree):
     rewrite(saved, map=tree)
     with pytest.raises(ValueError, match="malformed"):
@@ -62,7 +64,7 @@ def test_malformed_structure_is_refused(saved, tree):
 def test_arguments_that_do_not_fit_the_numbers_are_refused(saved):
     arguments = {"dim": 5, "n_projections": 3, "n_coefficient_projections": 2}
     rewrite(saved, map={"class": "AngularHybrid", "arguments": arguments})
-    with pytest.raises(ValueError, match="malformed.*size mismatch"):
+    with pytest.raises(ValueError, match=r"malformed.*size mismatch"):
         hrf.load(saved)
 
 

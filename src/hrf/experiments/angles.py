@@ -59,8 +59,8 @@ class Settings:
     nested_sigma: float = 0.25
 
     def __post_init__(self) -> None:
-        # ε grows like exp(2r²), its bars like the square of that; below 0.01 rounding is all that is left.
-        _check_range("radius", self.radius, 0.01, 10)
+        # ε grows like exp(2r²): farther out, rounding in λ̂ shows where it should vanish; below, it is all there is.
+        _check_range("radius", self.radius, 0.01, 4)
         _check_range("dim", self.dim, 2, 4096)
         _check_range("features", self.features, _nested_width(), 1 << 16)
         _check_range("draws", self.draws, 2, math.inf)

@@ -124,7 +124,9 @@ class Linearised(nn.Module):
         width = self.feature_dim
         rows = max(1, _BLOCK // width)
         n = x.shape[:-1].numel()
-        recorded = torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters()))
+        recorded = torch.is_grad_enabled() and (
+            x.requires_grad or any(p.requires_grad for p in self.parameters())
+        )
         if recorded or torch.compiler.is_compiling() or self.heads is not None or n <= rows:
             return self._plain(x, side)
         flat, out = x.reshape(n, self.dim), x.new_empty(n, width)

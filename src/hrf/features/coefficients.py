@@ -72,7 +72,9 @@ class Angular(Coefficient):
     ) -> None:
         super().__init__()
         self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
-        self.projection = Projections.resolve(projection, n_projections, dim, heads=heads, generator=generator)
+        self.projection = Projections.resolve(
+            projection, n_projections, dim, heads=heads, generator=generator
+        )
 
     def signs(self, x: Tensor) -> Tensor:
         """The bits as ±1: ``(..., L, d) -> (..., L, n)``."""
@@ -133,7 +135,9 @@ class FromFeatureMap(Coefficient):
     def __init__(self, feature_map: FeatureMap, *, constant: float = 0.0, weight: float = 1.0) -> None:
         super().__init__()
         if not (math.isfinite(constant) and math.isfinite(weight) and weight):
-            raise ValueError(f"constant, weight = {constant}, {weight}; expected finite numbers, weight not 0")
+            raise ValueError(
+                f"constant, weight = {constant}, {weight}; expected finite numbers, weight not 0"
+            )
         self.feature_map, self.constant, self.weight = feature_map, float(constant), float(weight)
         self.dim, self.heads = feature_map.dim, feature_map.heads
         self.feature_dim = feature_map.feature_dim
@@ -251,7 +255,11 @@ class Indicator(Coefficient):
         i, j = pair
         if not (0 <= i < shapes[0][-2] and 0 <= j < shapes[1][-2]):
             raise ValueError(f"pair is {pair}; expected indices below {shapes[0][-2]} and {shapes[1][-2]}")
-        self.dim, self.heads, self.pair = shapes[0][-1], (shapes[0][0] if len(shapes[0]) == 3 else None), (i, j)
+        self.dim, self.heads, self.pair = (
+            shapes[0][-1],
+            (shapes[0][0] if len(shapes[0]) == 3 else None),
+            (i, j),
+        )
         self.register_buffer("query_centers", query_centers.detach().clone())
         self.register_buffer("key_centers", key_centers.detach().clone())
 

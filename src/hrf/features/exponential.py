@@ -1,8 +1,8 @@
-"""Complex exponential maps (paper, Sec. 2.3): SM(x, y) = E[Ψ_A(x)ᵀ Ψ_{A⁻ᵀ}(y)] with
+"""Complex exponential maps (paper, Sec. 2.3): SM(x, y) = E[Ψ_A(x)ᵀ Ψ_{A⁻ᵀ}(y)].
 
-    Ψ_M(u) = m^{−1/2} exp(−(Mu)²/2) exp(ωᵀMu),   ω ~ N(0, I),   v² = Σ vₖ² (no conjugate),
+    Ψ_M(u) = m^{−1/2} exp(−(Mu)²/2) exp(ωᵀMu),   ω ~ N(0, I),   v² = Σ vₖ² (no conjugate)
 
-for any invertible A, real or complex. Two members are famous: A = I gives positive features
+This holds for any invertible A, real or complex. Two members are famous: A = I gives positive features
 (Eq. 3, FAVOR+ with ±ω) and A = iI gives trigonometric ones (Eq. 2).
 
 The real part of a product of complex numbers is a real dot product,
@@ -70,7 +70,9 @@ class Exponential(FeatureMap):
     ) -> None:
         super().__init__()
         self.dim, self.n_projections, self.heads, self.antithetic = dim, n_projections, heads, antithetic
-        self.projection = Projections.resolve(projection, n_projections, dim, heads=heads, generator=generator)
+        self.projection = Projections.resolve(
+            projection, n_projections, dim, heads=heads, generator=generator
+        )
         self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
         self.register_buffer("query_shift", self._shift(query_shift, "query_shift"))
         self.register_buffer("key_shift", self._shift(key_shift, "key_shift"))
@@ -115,8 +117,8 @@ class Exponential(FeatureMap):
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The features are exp(log_weight) exp(logs) cos(phases); an absent factor is ``None``.
 
-        ``logs`` and ``phases`` are fresh tensors ``(..., L, feature_dim)``, in ``out`` where that is given and
-        there is only one of them; ``log_weight`` is ``(..., L, 1)``; ``projected`` is ωᵀx where it is known.
+        ``logs`` and ``phases`` are fresh tensors ``(..., L, feature_dim)``, in ``out`` where it is given and
+        there is only one of them; ``log_weight`` is ``(..., L, 1)``; ``projected`` is ωᵀx if that is known.
         """
         real, imag = self._parts(x, side)
         log_weight = self._log_weight(x, side)
@@ -130,7 +132,7 @@ class Exponential(FeatureMap):
         if imag is not None:
             log_weight = log_weight + half_square(imag)
             phases = self._project(imag, out, projected)
-            if real is not None:
+            if real is not None and logs is not None:
                 if self.antithetic:
                     phases = _extend(phases, torch.neg)
                 phases = phases - (real * imag).sum(-1, keepdim=True)
@@ -144,7 +146,9 @@ class Exponential(FeatureMap):
         m = self.n_projections
         if projected is not None:
             return projected.clone() if out is None else out[..., :m].copy_(projected)
-        return torch.matmul(u, self.projection.omega.to(u.dtype).mT, out=None if out is None else out[..., :m])
+        return torch.matmul(
+            u, self.projection.omega.to(u.dtype).mT, out=None if out is None else out[..., :m]
+        )
 
     def _parts(self, x: Tensor, side: Side) -> tuple[Tensor | None, Tensor | None]:
         """A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, in real and imaginary parts."""
@@ -155,7 +159,7 @@ class Exponential(FeatureMap):
         return parts
 
     def _log_weight(self, x: Tensor, side: Side) -> Tensor:
-        """The exact factors of the shifts, xᵀb − aᵀb/2 for queries and aᵀy − aᵀb/2 for keys: ``(..., L, 1)``."""
+        """Exact factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
         own, other = (
             (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
         )
@@ -166,7 +170,7 @@ class Exponential(FeatureMap):
         return (centre * other).sum(-1, keepdim=True)
 
     def relative_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """z = A(x − a) + A⁻ᵀ(y − b) for all pairs, in two parts ``(..., L, S, d)``: it governs all moments."""
+        """Z = A(x − a) + A⁻ᵀ(y − b) for all pairs, in two parts ``(..., L, S, d)``: it governs all moments."""
         parts = []
         for q, k, sign in zip(self._parts(x, "query"), self._parts(y, "key"), (1, -1), strict=True):
             if q is None or k is None:
@@ -201,7 +205,7 @@ class Exponential(FeatureMap):
 
 
 def _extend(values: Tensor, function: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
-    """``values`` and then ``function(values)``: in ``out``, whose first columns are ``values``, or in a new tensor."""
+    """Columns ``values``, then ``function(values)``: in ``out``, which starts with the former, or anew."""
     if out is None:
         return torch.cat([values, function(values)], -1)
     function(values, out=out[..., values.shape[-1] :])
@@ -209,7 +213,7 @@ def _extend(values: Tensor, function: Callable[..., Tensor], out: Tensor | None 
 
 
 def _quarter_turn(values: Tensor, out: Tensor | None = None) -> Tensor:
-    """t − π/2, since sin t = cos(t − π/2): one function then serves all columns."""
+    """T − π/2, since sin t = cos(t − π/2): one function then serves all columns."""
     return torch.sub(values, math.pi / 2, out=out)
 
 

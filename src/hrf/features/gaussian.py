@@ -28,7 +28,9 @@ class GaussianKernel(FeatureMap):
     def __init__(self, feature_map: FeatureMap) -> None:
         super().__init__()
         if feature_map.kernel != "softmax":
-            raise ValueError(f"the map estimates the {feature_map.kernel} kernel; expected a softmax-kernel map")
+            raise ValueError(
+                f"the map estimates the {feature_map.kernel} kernel; expected a softmax-kernel map"
+            )
         self.feature_map = feature_map
         self.dim, self.heads = feature_map.dim, feature_map.heads
         self.feature_dim = feature_map.feature_dim

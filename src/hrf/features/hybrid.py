@@ -52,14 +52,14 @@ class Hybrid(FeatureMap):
         self.feature_dim = sum(g * base.feature_dim for g, base in zip(mixers, bases, strict=True))
 
     def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
-        shared = self._shared_projections(x)
-        features = [b._plain(x, side, **shared.get(k, {})) for k, b in enumerate(self._bases())]
+        shared = zip(self._bases(), self._shared_projections(x), strict=True)
+        features = [base._plain(x, side, **projected) for base, projected in shared]
         rho = [c._plain(x, side) for c in self._coefficients()]
         return self._compose(features, rho, torch.ones_like(x[..., :1]), side, out)
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
-        shared = self._shared_projections(x)
-        features, scale = _common([b._scaled(x, side, **shared.get(k, {})) for k, b in enumerate(self._bases())])
+        shared = zip(self._bases(), self._shared_projections(x), strict=True)
+        features, scale = _common([base._scaled(x, side, **projected) for base, projected in shared])
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
         (unit, *rho), rho_scale = _common([one, *(c._scaled(x, side) for c in self._coefficients())])
         return Features(self._compose(features, rho, unit, side), scale + rho_scale)
@@ -87,12 +87,14 @@ class Hybrid(FeatureMap):
                 groups.setdefault(base.projection, []).append(k)
         return {projection: group for projection, group in groups.items() if len(group) > 1}
 
-    def _shared_projections(self, x: Tensor) -> dict[int, dict[str, Tensor]]:
-        """By base, the argument that hands it the projections it shares."""
-        shared: dict[int, dict[str, Tensor]] = {}
+    def _shared_projections(self, x: Tensor) -> list[dict[str, Tensor]]:
+        """For each base, the argument that hands it the projections it shares, if it does."""
+        arguments: list[dict[str, Tensor]] = [{} for _ in self.bases]
         for projection, group in self._groups().items():
-            shared |= dict.fromkeys(group, {"projected": x @ projection.omega.to(x.dtype).mT})
-        return shared
+            projected = x @ projection.omega.to(x.dtype).mT
+            for k in group:
+                arguments[k]["projected"] = projected
+        return arguments
 
     def _pairwise(self, x: Tensor, y: Tensor) -> Features:
         """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""
@@ -109,7 +111,9 @@ class Hybrid(FeatureMap):
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         bases, coefficients = self._bases(), self._coefficients()
         if any(_share([c], coefficients[:k]) for k, c in enumerate(coefficients)):
-            raise NotImplementedError("no closed form is known for the MSE of a Hybrid whose coefficients share ω")
+            raise NotImplementedError(
+                "no closed form is known for the MSE of a Hybrid whose coefficients share ω"
+            )
         log_kernel = self.log_kernel(x, y)
         covariances: list[list[theory.Scaled | None]] = [[None] * len(bases) for _ in bases]
         for k, base in enumerate(bases):
@@ -149,7 +153,9 @@ def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient
     for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
         for part in parts:
             if not isinstance(part, kind):
-                raise TypeError(f"{type(part).__name__} is among the {kind.__name__}s; expected a {kind.__name__}")
+                raise TypeError(
+                    f"{type(part).__name__} is among the {kind.__name__}s; expected a {kind.__name__}"
+                )
     for name in ("dim", "heads"):
         values = [getattr(part, name) for part in (*bases, *coefficients)]
         if len(set(values)) > 1:
@@ -158,7 +164,9 @@ def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient
     if len(set(estimated)) > 1:
         raise ValueError(f"the bases estimate the kernels {estimated}; expected one kernel for all")
     if _share(bases, coefficients):
-        raise ValueError("a coefficient shares projections with a base; it needs its own, or the hybrid is biased")
+        raise ValueError(
+            "a coefficient shares projections with a base; it needs its own, or the hybrid is biased"
+        )
 
 
 def _share(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
@@ -174,7 +182,7 @@ def _covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> 
     if isinstance(first, Exponential) and isinstance(second, Exponential):
         return relative_covariance(first, second, x, y)
     raise NotImplementedError(
-        f"no closed form is known for a {type(first).__name__} and a {type(second).__name__} that share ω"
+        f"no closed form is known for {type(first).__name__} and {type(second).__name__} that share ω"
     )
 
 
@@ -190,7 +198,9 @@ def _bipolar_bases(
 ) -> list[FeatureMap]:
     """Positive and trigonometric features, on the same ω or on two draws."""
     check_count("dim", dim)
-    draws = [Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)]
+    draws = [
+        Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)
+    ]
     return [
         base(dim, n_projections=n_projections, projection=omega, heads=heads)
         for base, omega in zip((Positive, Trigonometric), (draws[0], draws[-1]), strict=True)
@@ -215,8 +225,8 @@ class AngularHybrid(Hybrid):
     >>> import torch, hrf
     >>> phi = hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)
     >>> x = torch.nn.functional.normalize(torch.randn(3, 64), dim=-1)
-    >>> phi.feature_dim, bool(phi.mse(x, x).diagonal().eq(0).all()), bool(phi.mse(x, -x).diagonal().eq(0).all())
-    (576, True, True)
+    >>> phi.feature_dim, float(phi.mse(x, x).diagonal().max()), float(phi.mse(x, -x).diagonal().max())
+    (576, 0.0, 0.0)
     """
 
     def __init__(
@@ -232,7 +242,11 @@ class AngularHybrid(Hybrid):
     ) -> None:
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
         angular = Angular(
-            dim, n_projections=n_coefficient_projections, projection=projection, heads=heads, generator=generator
+            dim,
+            n_projections=n_coefficient_projections,
+            projection=projection,
+            heads=heads,
+            generator=generator,
         )
         super().__init__(bases, [angular])
         self.arguments = {
@@ -282,7 +296,11 @@ class GaussianHybrid(Hybrid):
     ) -> None:
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
         inner = Trigonometric(
-            dim, n_projections=n_coefficient_projections, projection=projection, heads=heads, generator=generator
+            dim,
+            n_projections=n_coefficient_projections,
+            projection=projection,
+            heads=heads,
+            generator=generator,
         )
         super().__init__(bases, [Gaussian.bipolar(inner, sigma=sigma, radius=radius)])
         self.arguments = {

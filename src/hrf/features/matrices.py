@@ -30,7 +30,10 @@ class ComplexMatrix(nn.Module):
         self.is_unit = diagonal and bool((matrix == 1).all() or (matrix == 1j).all())
         if diagonal:
             matrix = matrix.unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
-        for name, part, present in (("real", matrix.real, self.has_real), ("imag", matrix.imag, self.has_imag)):
+        for name, part, present in (
+            ("real", matrix.real, self.has_real),
+            ("imag", matrix.imag, self.has_imag),
+        ):
             kept = part.to(dtype).contiguous() if present and not self.is_unit else None
             self.register_buffer(name, kept)
 

@@ -43,7 +43,9 @@ class _Tilted(FeatureMap):
     ) -> None:
         super().__init__()
         self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
-        self.projection = Projections.resolve(projection, n_projections, dim, heads=heads, generator=generator)
+        self.projection = Projections.resolve(
+            projection, n_projections, dim, heads=heads, generator=generator
+        )
         leading = () if heads is None else (heads,)
         self.register_buffer("curvature", torch.zeros(*leading, 1, dim))
         self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
@@ -63,7 +65,7 @@ class _Tilted(FeatureMap):
         isotropic = bool((self.curvature == self.curvature[..., :1]).all())
         if kind != "iid" and not (kind == "orthogonal" and isotropic):
             raise NotImplementedError(
-                f"no closed form is known for the MSE of this {type(self).__name__} with {kind!r} projections; "
+                f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
                 "it is for 'iid'"
             )
         relative = theory.optimal_log_relative_mse(
