@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -71,11 +72,11 @@ def progress() -> Iterator[Progress]:
 
 
 def folder(path: Path) -> Path:
-    """The directory, made if it is missing, after a look whether files can be written there."""
+    """The directory, made if it is missing; an ``OSError`` if it will not take files."""
     with _named(path):
         path.mkdir(parents=True, exist_ok=True)
-    write(path / ".writable", b"")
-    (path / ".writable").unlink()
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return path
 
 
@@ -239,13 +240,9 @@ def _draw_curve(axes: Axes, result: Result, curve: Curve) -> None:
         linestyle="--" if curve.fitted else "-",
         label=f"{curve.name}{fitted}\nm = {curve.n_projections}, max {number_text(curve.largest)}",
     )
-    seen = [
-        (angle, value, bar)
-        for angle, value, bar in zip(
-            result.sampled_angles, curve.empirical, curve.standard_error, strict=True
-        )
-        if value > ROUNDING
-    ]
+    exact = result.exact_where_sampled(curve)
+    columns = zip(result.sampled_angles, exact, curve.empirical, curve.standard_error, strict=True)
+    seen = [(angle, value, bar) for angle, known, value, bar in columns if min(known, value) > ROUNDING]
     angles, values, bars = zip(*seen, strict=True)
     lower = [min(bar, 0.9 * value) for value, bar in zip(values, bars, strict=True)]  # a log scale has no 0
     axes.plot(angles, values, color=colour, linewidth=0.8, linestyle=":", alpha=0.8)

@@ -59,7 +59,7 @@ class Settings:
     nested_sigma: float = 0.25
 
     def __post_init__(self) -> None:
-        # ε grows like exp(2r²): farther out, rounding in λ̂ shows where it should vanish; below, it is all there is.
+        # ε grows like exp(2r²), so that farther out rounding shows even where an estimator is exact.
         _check_range("radius", self.radius, 0.01, 4)
         _check_range("dim", self.dim, 2, 4096)
         _check_range("features", self.features, _nested_width(), 1 << 16)
@@ -97,6 +97,10 @@ class Result:
     curves: list[Curve]
     projection: str = _KIND
     experiment: Literal["angles"] = "angles"
+
+    def exact_where_sampled(self, curve: Curve) -> list[float]:
+        """The exact errors at the sampled angles."""
+        return curve.exact[:: (len(self.angles) - 1) // (len(self.sampled_angles) - 1)]
 
     def peak(self, curve: Curve) -> float:
         """The angle at which a curve is largest, in units of π."""

@@ -44,23 +44,23 @@ def _about_ranges(result: Result) -> str:
 
 
 def _about_draws(result: Result) -> str:
-    draws = f"{result.settings.draws:,}"
-    step = (len(result.angles) - 1) // (len(result.sampled_angles) - 1)
+    draws = f"{result.settings.draws:,} draws"
     ratios = [
-        (empirical / exact, curve, angle)
+        (empirical / exact, _called(curve), angle_text(angle))
         for curve in result.curves
         for angle, exact, empirical in zip(
-            result.sampled_angles, curve.exact[::step], curve.empirical, strict=True
+            result.sampled_angles, result.exact_where_sampled(curve), curve.empirical, strict=True
         )
         if exact > ROUNDING
     ]
-    ratio, curve, angle = min(ratios, key=lambda entry: entry[0])
+    ratio, name, angle = min(ratios)
     if ratio > 0.8:
-        return f"The errors seen in {draws} draws agree with the exact ones."
+        largest = max(abs(ratio - 1) for ratio, _, _ in ratios)
+        return f"The errors seen in {draws} lie within {largest:.0%} of the exact ones."
     share = f"{ratio:.0%}" if ratio > 0.01 else "less than 1%"
     return (
-        f"In {draws} draws the error of {_called(curve)} at θ={angle_text(angle)} looks {share} as large as it "
-        "is: the rest comes from estimates too rare to be seen."
+        f"In {draws} the error of {name} at θ={angle} looks {share} as large as it is: "
+        "the rest comes from estimates too rare to be seen."
     )
 
 
@@ -70,6 +70,7 @@ def _called(curve: Curve) -> str:
 
 
 def capital(text: str) -> str:
+    """The text with its first letter in upper case, the others as they are."""
     return text[0].upper() + text[1:]
 
 
