@@ -63,7 +63,8 @@ def progress() -> Iterator[Progress]:
         TextColumn("draws"),
         TimeElapsedColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
 

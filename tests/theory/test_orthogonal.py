@@ -169,3 +169,10 @@ def test_angular_covariance_equals_its_fourier_series_in_four_dimensions():
 def test_angular_covariance_of_a_right_angle_in_three_dimensions_is_minus_a_third():
     right = torch.tensor(math.pi / 2, dtype=torch.float64)
     assert math.isclose(angular_pair_covariance(right, 3).item(), -1 / 3, rel_tol=1e-12)
+
+
+def test_series_and_dilogarithm_agree_in_many_dimensions(monkeypatch):
+    theta = torch.linspace(0, math.pi, 31, dtype=torch.float64)
+    series = angular_pair_covariance(theta, 16)
+    monkeypatch.setattr("hrf.theory.orthogonal._TERMS", 1)  # too few terms: the other route
+    torch.testing.assert_close(angular_pair_covariance(theta, 16), series, rtol=1e-9, atol=1e-16)

@@ -145,10 +145,10 @@ class Hybrid(FeatureMap):
 
 def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
     """Refuse parts that do not fit together, saying which."""
-    if not bases or len(coefficients) != len(bases) - 1:
+    if len(bases) < 2 or len(coefficients) != len(bases) - 1:
         raise ValueError(
             f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
-            "expected one coefficient fewer than bases"
+            "expected two or more bases and one coefficient fewer"
         )
     for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
         for part in parts:

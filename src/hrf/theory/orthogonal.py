@@ -19,6 +19,7 @@ from torch import Tensor
 __all__ = ["angular_pair_covariance", "orthogonal_excess", "orthogonal_share"]
 
 _LARGEST = 160.0  # of max(|α| + |β|, 2|γ|); beyond it the excess counts as zero, see `orthogonal_excess`
+_TERMS = 48  # of the Fourier series of the angular covariance, where it converges as fast as that
 _CHUNK = 1 << 14  # elements for which the series is summed at a time: bounds the memory of its rows
 
 
@@ -138,12 +139,16 @@ def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:
     # for 64 nodes when d is small, and the weight does not overflow when d is large.
     power = min(2 * (dim - 2), 64)
     nodes, weights = roots_jacobi(64, 0, power - 1)
+    weights = weights / weights.sum()
     s = ((1 + nodes) / 2) ** (power / (dim - 2))
     w = (1 - s) / (1 + s)
+    k = np.arange(1, _TERMS + 1)
+    series = (-1.0) ** k / k**2 * (w[:, None] ** k * weights[:, None]).sum(0)
+    if abs(series[-1]) < 1e-17 * abs(series[0]):  # many dimensions: few terms of the series are left
+        terms = (float(c) * (n * fold).sin().square() for n, c in zip(k.tolist(), series, strict=True) if c)
+        return 8 / math.pi**2 * sum(terms, torch.zeros_like(fold))
     phase = np.exp(2j * fold.double().cpu().numpy()[..., None])
-    gain = (spence(1 + w + 0j) - spence(1 + w * phase)).real  # Li₂(v) = spence(1 − v)
-    covariance = torch.as_tensor(
-        4 / math.pi**2 * gain @ (weights / weights.sum()), dtype=theta.dtype, device=theta.device
-    )
-    # For tiny angles the difference of dilogarithms is all rounding, and the first term all there is.
+    gain = (spence(1 + w + 0j) - spence(1 + w * phase)).real @ weights  # Li₂(v) = spence(1 − v)
+    covariance = torch.as_tensor(4 / math.pi**2 * gain, dtype=theta.dtype, device=theta.device)
+    # Below 1e-4 the difference of dilogarithms is all rounding, and the first term of the series all there is.
     return torch.where(fold < 1e-4, small_angle, covariance)
