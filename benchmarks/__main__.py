@@ -24,7 +24,8 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks need {error.name}: {INSTALL}")
 
-CASES = (*maps.CASES,)  # a later group adds its own here
+GROUPS = (maps,)  # a later group adds its module: GROUP, SETTINGS and CASES
+CASES = tuple(case for module in GROUPS for case in module.CASES)
 THREADS = 2
 
 
@@ -67,7 +68,8 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
         console.width = 120  # a pipe or a file has room
     environment = report.environment()
     console.print(
-        f"{environment['cpu']}, {environment['threads']} threads, float32, {rounds} rounds", highlight=False
+        f"{environment['cpu']}, {environment['threads']} threads, float32, every case {rounds}×",
+        highlight=False,
     )
     if (environment["load"] or 0) > 0.5:
         console.print(
@@ -76,6 +78,7 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
     for case in cases:
         if not case.available():
             console.print(f"Skipped {case.name}: {case.requires} is not installed; {INSTALL}", markup=False)
+    settings = {module.GROUP: module.SETTINGS for module in GROUPS}
     groups = {}
     for group, members in groupby(filter(Case.available, cases), key=attrgetter("group")):
         # Drawn between calls only: a thread that redraws would take time from the cases.
@@ -83,11 +86,11 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
             timings = runner.measure(list(members), rounds, partial(progress.track, description=group))
         ratios = runner.ratios(timings)
         report.show(console, group, timings, ratios)
-        groups[group] = report.as_dict(timings, ratios)
+        groups[group] = {"settings": settings[group], **report.as_dict(timings, ratios)}
     out.mkdir(parents=True, exist_ok=True)
     path = out / "bench.json"
-    settings = {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP}
-    result = {"settings": settings, "environment": environment, "groups": groups}
+    run_settings = {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP}
+    result = {"settings": run_settings, "environment": environment, "groups": groups}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(f"Written to {path}", highlight=False)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 import hrf
 from benchmarks.cases import Case, costs, faster_than
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "GROUP", "SETTINGS"]
 
 GROUP = "maps"
 HEADS, LENGTH, DIM = 8, 8192, 64
@@ -27,6 +27,16 @@ M = 128  # projections: both signs, or sine and cosine, make 256 features of the
 WIDTH = 2 * M
 HYBRID_M, HYBRID_BITS = 16, 8
 HYBRID_WIDTH = 4 * HYBRID_M * (HYBRID_BITS + 1)
+SETTINGS = {
+    "vectors": ROWS,
+    "heads": HEADS,
+    "dim": DIM,
+    "n_projections": M,
+    "width": WIDTH,
+    "hybrid_n_projections": HYBRID_M,
+    "hybrid_n_coefficient_projections": HYBRID_BITS,
+    "hybrid_width": HYBRID_WIDTH,
+}
 
 BARE = f"bare x @ Wᵀ, width {WIDTH}"
 FILL = f"{M} projections + fill {WIDTH}"

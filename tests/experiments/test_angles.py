@@ -102,18 +102,26 @@ def test_chunks_make_up_the_draws(monkeypatch):
     assert [done % 11 for name, done, _ in calls if name == "FAVOR#"] == [3, 6, 9, 0]
 
 
-def test_chunks_are_weighed_by_their_draws(monkeypatch):
-    # Two chunks of one draw each have to give the mean of the two.
-    settings = replace(SMALL, draws=2)
-    monkeypatch.setattr(angles, "_CHUNK", 1)
-    two = curve(angles.run(settings), "FAVOR+")
-    omega = torch.Generator().manual_seed(SMALL.seed)
-    x, y = torch.tensor([[1.0, 0, 0, 0]]), torch.tensor([[0.0, 1, 0, 0]])
-    phi = hrf.Positive(4, n_projections=40, projection="iid", heads=1, generator=omega)
-    first = float(phi.estimate(x[None], y[None]))
-    second = float(phi.redraw_(omega).estimate(x[None], y[None]))
-    expected = math.sqrt(((first - 1) ** 2 + (second - 1) ** 2) / 2)
-    assert two.empirical[8] == pytest.approx(expected, rel=1e-4)
+def test_the_last_chunk_counts_no_more_than_its_draws(monkeypatch):
+    # Three draws in chunks of two: the fourth is drawn but has to be left out.
+    monkeypatch.setattr(angles, "_CHUNK", 4 * 40 * 2)
+    three = curve(angles.run(replace(SMALL, draws=3)), "FAVOR+")
+    generator = torch.Generator().manual_seed(SMALL.seed)
+    x, y = torch.tensor([[[1.0, 0, 0, 0]]]), torch.tensor([[[0.0, 1, 0, 0]]])  # K = 1, at θ = π/2
+    phi = hrf.Positive(4, n_projections=40, projection="iid", heads=2, generator=generator)
+    estimates = torch.cat([phi.estimate(x, y).flatten(), phi.redraw_(generator).estimate(x, y).flatten()])
+    expected = (estimates[:3] - 1).square().mean().sqrt()
+    assert three.empirical[8] == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "changed"),
+    [("sigma", 0.5, {"Gaussian hybrid"}), ("nested_sigma", 0.5, {"nested hybrid"})],
+)
+def test_each_sigma_belongs_to_one_hybrid(result, setting, value, changed):
+    other = angles.run(replace(SMALL, **{setting: value}))
+    pairs = zip(result.curves, other.curves, strict=True)
+    assert {a.name for a, b in pairs if a.exact != b.exact} == changed
 
 
 def test_winners_cover_all_angles_and_are_the_smallest(result):

@@ -29,8 +29,8 @@ def test_words_about_a_fitted_winner():
     maxima, ranges, draws = sentences(result)
     assert maxima == (
         "Three has the smallest maximal error, 0.300 at θ=0, but it was fitted to these very pairs; of the "
-        "estimators that see no data, the one hybrid has the smallest, 1.60 at θ=π, with 1,600 FLOPs a vector; "
-        "two follows with 1.70 and 1,601."
+        "estimators that see no data, the one hybrid has the smallest, 1.60 at θ=π, with 1,600 FLOPs a "
+        "vector; two follows with 1.70 and 1,601."
     )
     assert ranges == (
         "The smallest error by angle: the one hybrid from 0 to 0.38π, three from 0.38π to 0.62π, "
