@@ -159,7 +159,7 @@ class Exponential(FeatureMap):
         return parts
 
     def _log_weight(self, x: Tensor, side: Side) -> Tensor:
-        """Exact factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
+        """Factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
         own, other = (
             (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
         )

@@ -150,5 +150,5 @@ def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:
     phase = np.exp(2j * fold.double().cpu().numpy()[..., None])
     gain = (spence(1 + w + 0j) - spence(1 + w * phase)).real @ weights  # Li₂(v) = spence(1 − v)
     covariance = torch.as_tensor(4 / math.pi**2 * gain, dtype=theta.dtype, device=theta.device)
-    # Below 1e-4 the difference of dilogarithms is all rounding, and the first term of the series all there is.
+    # Below 1e-4 the difference of dilogarithms is all rounding; the first term of the series is all there is.
     return torch.where(fold < 1e-4, small_angle, covariance)
