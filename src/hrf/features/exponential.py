@@ -170,7 +170,7 @@ class Exponential(FeatureMap):
         return (centre * other).sum(-1, keepdim=True)
 
     def relative_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Z = A(x − a) + A⁻ᵀ(y − b) for all pairs, in two parts ``(..., L, S, d)``: it governs all moments."""
+        """z = A(x − a) + A⁻ᵀ(y − b) of all pairs, in parts ``(..., L, S, d)``: all moments depend on it."""
         parts = []
         for q, k, sign in zip(self._parts(x, "query"), self._parts(y, "key"), (1, -1), strict=True):
             if q is None or k is None:

@@ -24,7 +24,7 @@ _CHUNK = 1 << 14  # elements for which the series is summed at a time: bounds th
 
 
 def orthogonal_share(n_rows: int, dim: int) -> float:
-    """F = Σ_blocks b(b − 1)/m²: the share of ordered pairs of rows that are orthogonal (b rows a block).
+    """f = Σ_blocks b(b − 1)/m²: the share of ordered pairs of rows that are orthogonal (b rows a block).
 
     >>> orthogonal_share(8, 4), orthogonal_share(5, 4), orthogonal_share(7, 1)
     (0.375, 0.48, 0.0)
