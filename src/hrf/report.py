@@ -45,7 +45,7 @@ def publish(result: Result, out: Path) -> None:
     for path, content in files.items():
         write(path, content)
     console = Console(highlight=False)
-    console.print(table(result))
+    console.print(table(result), "")
     for sentence in sentences(result):
         console.print(sentence)
     console.print()

@@ -1,0 +1,108 @@
+"""Clusters of points: k-means, the nearest centre, and moments within clusters.
+
+Points are ``(..., N, d)`` and everything is done head by head over the leading axes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+__all__ = ["ClusterMoments", "Clusters", "assign", "kmeans", "moments_by_cluster"]
+
+
+class Clusters(NamedTuple):
+    """Centres and the points that belong to them.
+
+    Attributes:
+        centers: ``(..., n, d)``, in float64.
+        labels: the nearest centre of every point, ``(..., N)``.
+    """
+
+    centers: Tensor
+    labels: Tensor
+
+
+class ClusterMoments(NamedTuple):
+    """Moments of the points of each cluster, in float64. Empty clusters have those of all points.
+
+    Attributes:
+        counts: numbers of points, ``(..., n)``.
+        means: E x, ``(..., n, d)``.
+        seconds: E xxᵀ, ``(..., n, d, d)``.
+    """
+
+    counts: Tensor
+    means: Tensor
+    seconds: Tensor
+
+
+def kmeans(points: Tensor, n_clusters: int, *, seed: int = 0) -> Clusters:
+    """Lloyd's k-means from one k-means++ start, by scikit-learn, with the same seed for every head.
+
+    Args:
+        points: ``(N, d)``, or ``(H, N, d)`` for H heads that are clustered on their own. If fewer than
+            ``n_clusters`` of them are distinct, some centres coincide.
+        n_clusters: number of centres, at most N.
+        seed: of the start; the same seed gives the same clusters.
+    """
+    *heads, n_points, dim = points.shape
+    if not 1 <= n_clusters <= n_points:
+        raise ValueError(
+            f"n_clusters is {n_clusters}; expected between 1 and {n_points}, the number of points"
+        )
+    try:
+        from sklearn.cluster import KMeans  # type: ignore[import-untyped, unused-ignore]
+        from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped, unused-ignore]
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ImportError(
+            "k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'"
+        ) from error
+    model = KMeans(n_clusters, init="k-means++", n_init=1, algorithm="lloyd", random_state=seed)
+    centers = []
+    # one thread: beside PyTorch's own pool, several are 30 times slower on a few hundred points
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # centres that coincide
+        for head in points.detach().to("cpu", torch.float64).reshape(-1, n_points, dim).numpy():
+            centers.append(torch.from_numpy(model.fit(head).cluster_centers_))
+    stacked = torch.stack(centers).reshape(*heads, n_clusters, dim).to(points.device)
+    return Clusters(stacked, assign(points, stacked))
+
+
+def assign(points: Tensor, centers: Tensor) -> Tensor:
+    """Index of the nearest centre, the lowest of several: ``(..., N, d), (..., n, d) -> (..., N)``.
+
+    It compares ‖c‖² − 2xᵀc with the origin in the middle of the centres, which is one matrix product. Centres
+    whose squared distances to x differ by less than rounding, a few ε ‖x‖‖c‖, count as equally near.
+    """
+    dtype = torch.promote_types(points.dtype, centers.dtype)
+    origin = centers.to(dtype).mean(-2, keepdim=True)
+    x, c = points - origin, centers - origin
+    return (c.square().sum(-1).unsqueeze(-2) - 2 * x @ c.mT).argmin(-1)
+
+
+def moments_by_cluster(points: Tensor, labels: Tensor, n_clusters: int) -> ClusterMoments:
+    """Counts, means and second moments of every cluster, in one pass.
+
+    Args:
+        points: ``(..., N, d)``.
+        labels: ``(..., N)``, between 0 and ``n_clusters`` − 1.
+        n_clusters: number n of clusters, empty ones included.
+    """
+    if labels.shape != points.shape[:-1]:
+        raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {tuple(points.shape[:-1])}")
+    if labels.numel() == 0 or labels.min() < 0 or labels.max() >= n_clusters:
+        raise ValueError(f"labels are missing, or not all of them are between 0 and {n_clusters - 1}")
+    # the second moments of (1, x) hold the counts, the means and the second moments of x
+    x = pad(points.to(torch.float64), (1, 0), value=1.0)
+    members = one_hot(labels, n_clusters).to(x.dtype).mT  # (..., n, N)
+    sums = (members.unsqueeze(-1) * x.unsqueeze(-3)).mT @ x.unsqueeze(-3)  # (..., n, 1 + d, 1 + d)
+    counts = sums[..., 0, 0]
+    sums = torch.where(counts[..., None, None] > 0, sums, sums.sum(-3, keepdim=True))
+    moments = sums / sums[..., :1, :1]
+    return ClusterMoments(counts.long(), moments[..., 0, 1:], moments[..., 1:, 1:])

@@ -1,0 +1,238 @@
+"""The matrix A of an exponential map in closed form, from second moments or from centres (paper, Sec. 2.4).
+
+The variance of the map at (x, y) is governed by z = Ax + A⁻ᵀy. The paper calls |z|² at a pair of centres its
+loss; over data it is
+
+    l(A) = E|Ax + A⁻ᵀy|² = tr(A S_x Aᴴ) + tr(B S_y Bᴴ) + 2 Re tr(A S_xy Bᴴ),   B = A⁻ᵀ,
+
+with S_x = E xxᵀ, S_y = E yyᵀ and S_xy = E xyᵀ. `fit_matrix` minimises it (derived here):
+
+====================  ========================================  ==========================================
+kind                  A                                         l(A)
+====================  ========================================  ==========================================
+``real-diagonal``     aₖ = (E yₖ² / E xₖ²)^¼                     2 Σ √(E xₖ² E yₖ²) + 2 tr S_xy
+``complex-diagonal``  the same, times i where E xₖyₖ > 0         2 Σ √(E xₖ² E yₖ²) − 2 Σ |E xₖyₖ|
+``real-full``         M^½                                       2 ‖S_x^½ S_y^½‖_* + 2 tr S_xy
+``complex-full``      Δ Qᵀ M^½                                  2 ‖S_x^½ S_y^½‖_* − 2 Σ |cₖ|
+====================  ========================================  ==========================================
+
+M = S_x^{−½} (S_x^½ S_y S_x^½)^½ S_x^{−½} is the geometric mean of S_x⁻¹ and S_y, the positive solution of
+M S_x M = S_y, and ‖·‖_* is the sum of the singular values. Every real A with AᵀA = M does as well as M^½, since
+the term with S_xy is 2 tr S_xy for all real A. A complex A = W M^½ with a unitary W turns that term into
+2 tr(Re(WᵀW) C), where C = sym(M^½ S_xy M^{−½}) = Q diag(c) Qᵀ. It is least at WᵀW = −sign(C): Δₖ = i where
+cₖ > 0, and 1 elsewhere.
+
+The first three rules are minimal among all matrices of their kind. ``complex-full`` is so among those with
+AᴴA = M, and never loses to ``real-full``; to free AᴴA as well would gain where M and S_xy do not commute, but
+no closed form is known.
+
+>>> import torch
+>>> x, y = torch.tensor([[2.0, 1.0]]), torch.tensor([[0.5, -1.0]])
+>>> matrix_from_centers(x, y, "complex-diagonal")
+tensor([[[0.0000+0.5000j, 1.0000+0.0000j]]], dtype=torch.complex128)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "KINDS",
+    "RIDGE",
+    "SecondMoments",
+    "fit_matrix",
+    "matrix_from_centers",
+    "matrix_loss",
+    "optimal_loss",
+]
+
+KINDS = ("real-diagonal", "complex-diagonal", "real-full", "complex-full")
+
+#: Noise that is added to the data, as a share of their mean square. It raises a coordinate's part of the loss by
+#: 2√ridge times the mean square at most, and holds A together where there are fewer points than dimensions.
+RIDGE = 1e-3
+
+
+class SecondMoments(NamedTuple):
+    """Second moments of queries x and keys y, each ``(..., d, d)``, in float64.
+
+    Attributes:
+        queries: S_x = E xxᵀ.
+        keys: S_y = E yyᵀ.
+        cross: S_xy = E xyᵀ.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    cross: Tensor
+
+    @classmethod
+    def of(cls, queries: Tensor, keys: Tensor, *, paired: bool = False) -> SecondMoments:
+        """Moments of data: ``(..., N, d), (..., S, d) -> (..., d, d)``.
+
+        Args:
+            queries: x.
+            keys: y.
+            paired: whether the n-th query meets the n-th key only. In attention every query meets every key,
+                and S_xy is the product of the means.
+        """
+        x, y = queries.to(torch.float64), keys.to(torch.float64)
+        if x.shape[-1] != y.shape[-1]:
+            raise ValueError(
+                f"queries have last dimension {x.shape[-1]}, keys {y.shape[-1]}; expected the same"
+            )
+        for name, points in (("queries", x), ("keys", y)):
+            if points.shape[-2] == 0 or not points.isfinite().all():
+                raise ValueError(
+                    f"{name} of shape {tuple(points.shape)} are empty, or not all of them are finite"
+                )
+        if not paired:
+            cross = x.mean(-2).unsqueeze(-1) * y.mean(-2).unsqueeze(-2)
+        elif x.shape[-2] == y.shape[-2]:
+            cross = x.mT @ y / x.shape[-2]
+        else:
+            raise ValueError(f"{x.shape[-2]} queries do not pair with {y.shape[-2]} keys")
+        return cls(x.mT @ x / x.shape[-2], y.mT @ y / y.shape[-2], cross)
+
+    def with_ridge(self, ridge: float = RIDGE) -> SecondMoments:
+        """The moments after noise that is a share ``ridge`` as large as the data, in all directions.
+
+        S_x and S_y become S + ridge · (tr S/d) · I; where tr S/d is below 1e-30, as for points that are all 0,
+        it counts as 1. A positive ridge makes them invertible whatever the data were: no fitted A has a condition
+        number above √(1 + d/ridge).
+        """
+        return SecondMoments(_with_ridge(self.queries, ridge), _with_ridge(self.keys, ridge), self.cross)
+
+
+def _with_ridge(second: Tensor, ridge: float) -> Tensor:
+    scale = _diagonal(second).mean(-1)[..., None, None]
+    eye = torch.eye(second.shape[-1], dtype=second.dtype, device=second.device)
+    return second + ridge * torch.where(scale > 1e-30, scale, 1.0) * eye
+
+
+def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
+    """The A of its kind with the least l(A): ``(..., d)`` for a diagonal, ``(..., d, d)`` for a full matrix.
+
+    Args:
+        moments: of the data; their leading axes are broadcast.
+        kind: one of `KINDS`; the complex kinds give complex128, the real ones float64.
+        ridge: for `SecondMoments.with_ridge`; 0 only for moments that are invertible.
+
+    >>> x = torch.randn(100, 2) * torch.tensor([4.0, 1.0])
+    >>> y = torch.randn(100, 2) * torch.tensor([1.0, 4.0])
+    >>> fit_matrix(SecondMoments.of(x, y), "real-diagonal").round(decimals=0)  # (1/2, 2), nearly
+    tensor([0., 2.], dtype=torch.float64)
+    """
+    _check_kind(kind, KINDS)
+    s_x, s_y, s_xy = moments.with_ridge(ridge)
+    diagonal, real = kind.endswith("diagonal"), kind.startswith("real")
+    matrix = (_diagonal(s_y) / _diagonal(s_x)).pow(0.25) if diagonal else _root_of_mean(s_x, s_y)
+    if real:
+        return matrix
+    if diagonal:
+        return matrix * _units(_diagonal(s_xy))
+    correlation, q = torch.linalg.eigh(_similar(matrix, s_xy))
+    return _units(correlation).unsqueeze(-1) * (q.mT @ matrix)
+
+
+def optimal_loss(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
+    """What the closed forms promise for l(A) of `fit_matrix`, at the moments with the ridge: ``(...)``.
+
+    Args:
+        moments: of the data.
+        kind: one of `KINDS`.
+        ridge: as for `fit_matrix`.
+    """
+    _check_kind(kind, KINDS)
+    s_x, s_y, s_xy = moments.with_ridge(ridge)
+    if kind.endswith("diagonal"):
+        size, correlation = (_diagonal(s_x) * _diagonal(s_y)).sqrt(), _diagonal(s_xy)
+    else:
+        size = torch.linalg.svdvals(_root(s_x) @ _root(s_y))
+        correlation = torch.linalg.eigvalsh(_similar(_root_of_mean(s_x, s_y), s_xy))  # they sum to tr S_xy
+    signed = correlation if kind.startswith("real") else -correlation.abs()
+    return 2 * (size + signed).sum(-1)
+
+
+def matrix_loss(moments: SecondMoments, matrix: Tensor) -> Tensor:
+    """l(A) = E|Ax + A⁻ᵀy|², the mean of the paper's loss (Sec. 2.4), for any invertible A: ``(...)``.
+
+    Args:
+        moments: of the data, ``(..., d, d)`` each.
+        matrix: A as ``(..., d, d)``, or its diagonal with one axis fewer than the moments; real or complex.
+    """
+    query = matrix.to(torch.complex128)
+    if matrix.ndim < moments.queries.ndim:
+        query = torch.diag_embed(query)
+    key = torch.linalg.inv(query).mT
+    s_x, s_y, s_xy = (moment.to(query.dtype) for moment in moments)
+    products = (query @ s_x) * query.conj() + (key @ s_y) * key.conj() + 2 * (query @ s_xy) * key.conj()
+    return products.sum((-2, -1)).real
+
+
+def matrix_from_centers(
+    query_centers: Tensor, key_centers: Tensor, kind: str, *, limit: float = 3.0
+) -> Tensor:
+    """The paper's diagonal A for every pair of centres: ``(..., n, d), (..., k, d) -> (..., n, k, d)``.
+
+    With r the centre of the queries and s that of the keys, aₖ = √|sₖ/rₖ|, times i in the complex kind where
+    rₖsₖ > 0. The complex map is then exact at the centres, Ar + A⁻¹s = 0.
+
+    Coordinates near 0 would make A explode or vanish, so |aₖ| is kept within [1/limit, limit]. The ends are also
+    the large and the small number that the paper asks for where one of the two is 0; where both are, aₖ = 1.
+    (Its real rule as printed gives aₖ = 0 where sₖ = 0, and A would be singular.) Points spread around their
+    centres: where their moments are known, `fit_matrix` has the lower error.
+
+    Args:
+        query_centers: the r.
+        key_centers: the s.
+        kind: ``real-diagonal`` or ``complex-diagonal``.
+        limit: largest |aₖ|, at least 1. Coordinates up to limit² apart are matched; a larger limit pays only for
+            clusters that are much tighter than a tenth of their distance from 0.
+    """
+    _check_kind(kind, KINDS[:2])
+    if not limit >= 1:
+        raise ValueError(f"limit is {limit}; expected at least 1")
+    r, s = query_centers.to(torch.float64).unsqueeze(-2), key_centers.to(torch.float64).unsqueeze(-3)
+    ratio = torch.where((r == 0) & (s == 0), 1.0, (s / r).abs())
+    sizes = ratio.sqrt().clamp(1 / limit, limit)
+    return sizes if kind.startswith("real") else sizes * _units(r.sign() * s.sign())
+
+
+def _check_kind(kind: str, allowed: tuple[str, ...]) -> None:
+    if kind not in allowed:
+        raise ValueError(f"kind is {kind!r}; expected one of {', '.join(map(repr, allowed))}")
+
+
+def _diagonal(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1)
+
+
+def _units(correlation: Tensor) -> Tensor:
+    """Units with u² = −sign: i where the correlation is positive, 1 where it is negative or rounding."""
+    positive = correlation > 1e-12 * correlation.abs().amax(-1, keepdim=True)
+    return torch.complex((~positive).to(correlation.dtype), positive.to(correlation.dtype))
+
+
+def _root(second: Tensor) -> Tensor:
+    """The positive root S^½."""
+    values, vectors = torch.linalg.eigh(second)
+    return (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
+
+
+def _root_of_mean(s_x: Tensor, s_y: Tensor) -> Tensor:
+    """M^½ from singular values, which square no condition number: M = P⁻¹UσUᵀP⁻¹, P = S_x^½, PS_y^½ = UσVᵀ."""
+    p = _root(s_x)
+    u, sigma, _ = torch.linalg.svd(p @ _root(s_y))
+    half = torch.linalg.solve(p, u * sigma.sqrt().unsqueeze(-2))  # M = half halfᵀ
+    u, sigma, _ = torch.linalg.svd(half)
+    return (u * sigma.unsqueeze(-2)) @ u.mT
+
+
+def _similar(root: Tensor, s_xy: Tensor) -> Tensor:
+    """C = sym(M^½ S_xy M^{−½})."""
+    product = torch.linalg.solve(root, root @ s_xy, left=False)
+    return (product + product.mT) / 2
