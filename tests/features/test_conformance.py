@@ -153,7 +153,7 @@ def test_streamed_features_equal_whole_ones(name, monkeypatch):
     phi = build(name)
     x = torch.randn(2, 7, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = phi.queries(x), phi.keys(x)
-    monkeypatch.setattr("hrf.features.base._BLOCK", 3 * phi.feature_dim)
+    monkeypatch.setattr(type(phi), "_block", 3 * phi.feature_dim)
     for streamed, expected in zip((phi.queries(x), phi.keys(x)), whole, strict=True):
         torch.testing.assert_close(streamed, expected, rtol=1e-13, atol=1e-15)
 

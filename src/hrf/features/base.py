@@ -23,8 +23,8 @@ __all__ = ["FeatureMap", "Features", "Linearised"]
 
 Side = Literal["query", "key"]
 
-# Floats of output a block: 1 MiB in float32, so that a block is finished while it is in the cache.
-_BLOCK = 1 << 18
+# Row by row what the features are made of, ``(..., L, ·)`` each; what a map does without is None.
+Rows = list[Tensor | None]
 
 
 class Features(NamedTuple):
@@ -55,6 +55,9 @@ class Linearised(nn.Module):
     dim: int
     heads: int | None
     feature_dim: int
+
+    # Floats of output in a block: few enough to be finished in the cache, many enough to busy all threads.
+    _block: int = 1 << 21
 
     def queries(self, x: Tensor) -> Tensor:
         """Features of queries: ``(..., L, d) -> (..., L, feature_dim)``."""
@@ -109,9 +112,23 @@ class Linearised(nn.Module):
     def _scaled(self, x: Tensor, side: Side) -> Features:
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
-    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
-        """The features, written to ``out`` where it is given (then without autograd)."""
-        return torch.mul(*self._overflow_checked(self._scaled(x, side)), out=out)
+    def _prepare(self, x: Tensor, side: Side) -> Rows:
+        """What the features need that is narrow, row by row: computed for all rows at once."""
+        return [x]
+
+    def _finish(
+        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
+    ) -> Tensor:
+        """The features from what `_prepare` returned.
+
+        They are written to ``out`` if that is given, without autograd then; ``scratch``, of the same shape, is
+        a place for what comes before.
+        """
+        (x,) = rows
+        assert x is not None
+        values, log_scale = self._scaled(x, side)
+        check_overflow(log_scale)
+        return torch.mul(values, log_scale.exp(), out=out)
 
     def _pairwise(self, x: Tensor, y: Tensor) -> Features:
         q, k = self._scaled(x, "query"), self._scaled(y, "key")
@@ -119,20 +136,28 @@ class Linearised(nn.Module):
 
     # Shared machinery.
 
+    def _watched(self, x: Tensor) -> bool:
+        """Whether autograd or the compiler has to see every operation, so that none may write to ``out``."""
+        recorded = x.requires_grad or any(p.requires_grad for p in self.parameters())
+        return torch.compiler.is_compiling() or (torch.is_grad_enabled() and recorded)
+
     def _stream(self, x: Tensor, side: Side) -> Tensor:
-        """`_plain` in blocks of rows that fit the cache, where nothing forbids it."""
-        width = self.feature_dim
-        rows = max(1, _BLOCK // width)
-        n = x.shape[:-1].numel()
-        recorded = torch.is_grad_enabled() and (
-            x.requires_grad or any(p.requires_grad for p in self.parameters())
-        )
-        if recorded or torch.compiler.is_compiling() or self.heads is not None or n <= rows:
-            return self._plain(x, side)
-        flat, out = x.reshape(n, self.dim), x.new_empty(n, width)
-        for start in range(0, n, rows):
-            self._plain(flat[start : start + rows], side, out[start : start + rows])
-        return out.view(*x.shape[:-1], width)
+        """The features, written block by block into the result unless `_watched`."""
+        if self._watched(x):
+            return self._finish(self._prepare(x, side), side)
+        shape = x.shape[:-1]
+        if self.heads is None:
+            x = x.reshape(-1, self.dim)  # one long sequence: blocks are then contiguous
+        rows = self._prepare(x, side)
+        out = x.new_empty(*x.shape[:-1], self.feature_dim)
+        length = max(1, self._block // max(1, out[..., :1, :].numel()))
+        scratch = out.new_empty(out[..., :length, :].shape)  # stays in the cache from block to block
+        for start in range(0, x.shape[-2], length):
+            block = slice(start, start + length)
+            place = out[..., block, :]
+            some = [None if row is None else row[..., block, :] for row in rows]
+            self._finish(some, side, place, scratch[..., : place.shape[-2], :])
+        return out.view(*shape, self.feature_dim)
 
     def _checked(self, x: Tensor, name: str) -> Tensor:
         """``x`` in the precision of the computation, or an error that says what is wrong with it."""
@@ -162,12 +187,6 @@ class Linearised(nn.Module):
         x, y = self._checked(x, "x"), self._checked(y, "y")
         dtype = torch.promote_types(x.dtype, y.dtype)
         return x.to(dtype), y.to(dtype)
-
-    def _overflow_checked(self, features: Features) -> tuple[Tensor, Tensor]:
-        """Values and exp(log_scale), or an error if the latter is too large for the dtype."""
-        values, log_scale = features
-        check_overflow(log_scale)
-        return values, log_scale.exp()
 
     def _dtype(self) -> torch.dtype:
         return next((omega.omega.dtype for omega in self._projections()), torch.get_default_dtype())

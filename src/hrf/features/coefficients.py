@@ -76,17 +76,16 @@ class Angular(Coefficient):
             projection, n_projections, dim, heads=heads, generator=generator
         )
 
-    def signs(self, x: Tensor) -> Tensor:
-        """The bits as ±1: ``(..., L, d) -> (..., L, n)``."""
+    def signs(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        """The bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
         bits = x @ self.projection.omega.to(x.dtype).mT >= 0
-        return bits.to(x.dtype).mul_(2).sub_(1)
-
-    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
-        scale = 1 / math.sqrt(2 * self.n_projections)
-        return torch.mul(self.signs(x), scale if side == "query" else -scale, out=out)
+        plus = torch.full((), scale, dtype=x.dtype, device=x.device)
+        return torch.where(bits, plus, -plus)
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
-        return Features(self._plain(x, side), x.new_zeros(*x.shape[:-1], 1))
+        scale = 1 / math.sqrt(2 * self.n_projections)
+        signs = self.signs(x, scale if side == "query" else -scale)
+        return Features(signs, torch.zeros_like(x[..., :1]))
 
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
         # Sums of ±1 are exact: a pair whose bits all agree gets 0, and all differ 1, with no rounding.
@@ -263,15 +262,12 @@ class Indicator(Coefficient):
         self.register_buffer("query_centers", query_centers.detach().clone())
         self.register_buffer("key_centers", key_centers.detach().clone())
 
-    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+    def _scaled(self, x: Tensor, side: Side) -> Features:
         centers, index = (
             (self.query_centers, self.pair[0]) if side == "query" else (self.key_centers, self.pair[1])
         )
         nearest = torch.cdist(x, centers.to(x.dtype)).argmin(-1, keepdim=True)
-        return torch.mul((nearest == index).to(x.dtype), 1.0, out=out)
-
-    def _scaled(self, x: Tensor, side: Side) -> Features:
-        return Features(self._plain(x, side), x.new_zeros(*x.shape[:-1], 1))
+        return Features((nearest == index).to(x.dtype), torch.zeros_like(x[..., :1]))
 
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
         mean = self._pairwise(x, y).values

@@ -14,17 +14,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from hrf import kernels, theory
-from hrf.features.base import FeatureMap, Features, Side, check_overflow, half_square
+from hrf.features.base import FeatureMap, Features, Rows, Side, check_overflow, half_square
 from hrf.features.matrices import matrix_pair
 from hrf.projections import Projections, check_count
 
 __all__ = ["Exponential", "Positive", "Trigonometric"]
+
+
+class Shared(NamedTuple):
+    """What isotropic maps on the same ω have in common: ωᵀx ``(..., L, m)`` and ‖x‖²/2 ``(..., L, 1)``."""
+
+    projected: Tensor
+    half_square: Tensor
 
 
 class Exponential(FeatureMap):
@@ -92,19 +99,43 @@ class Exponential(FeatureMap):
         """Whether the projections are those of the inputs themselves, ωᵀx: two such maps can share them."""
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
-    def _plain(
-        self, x: Tensor, side: Side, out: Tensor | None = None, projected: Tensor | None = None
+    def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
+        """Re u, Im u, the log of the weight of a row, the phase of a row, and ωᵀu if it is known.
+
+        With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
+        exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
+        """
+        shift = self.query_shift if side == "query" else self.key_shift
+        matrix = self.query_matrix if side == "query" else self.key_matrix
+        real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
+        log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
+        if real is not None:
+            log_weight = log_weight - (shared.half_square if shared else half_square(real))
+        if imag is not None:
+            log_weight = log_weight + (shared.half_square if shared else half_square(imag))
+        phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
+        return [real, imag, log_weight, phase, shared.projected if shared else None]
+
+    def _finish(
+        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        logs, phases, log_weight = self._exponents(x, side, out, projected)
+        _, _, log_weight, _, _ = rows
+        assert log_weight is not None
         check_overflow(log_weight)
+        logs, phases = self._exponents(rows, scratch)
         if logs is None:
             assert phases is not None
-            return phases.cos_().mul_(log_weight.exp())
-        values = logs.add_(log_weight).exp_()
-        return values if phases is None else torch.mul(values, phases.cos_(), out=out)
+            return torch.mul(phases.cos_(), log_weight.exp(), out=out)
+        logs.add_(log_weight)
+        if phases is None:
+            return torch.exp(logs, out=out)
+        return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
-    def _scaled(self, x: Tensor, side: Side, projected: Tensor | None = None) -> Features:
-        logs, phases, log_weight = self._exponents(x, side, None, projected)
+    def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
+        rows = self._prepare(x, side, shared)
+        _, _, log_weight, _, _ = rows
+        assert log_weight is not None
+        logs, phases = self._exponents(rows)
         if logs is None:
             assert phases is not None
             return Features(phases.cos_(), log_weight)
@@ -112,53 +143,38 @@ class Exponential(FeatureMap):
         values = logs.sub_(largest).exp_()
         return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
 
-    def _exponents(
-        self, x: Tensor, side: Side, out: Tensor | None, projected: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """The features are exp(log_weight) exp(logs) cos(phases); an absent factor is ``None``.
+    def _exponents(self, rows: Rows, place: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """Re ωᵀu and Im ωᵀu + phase for every feature, fresh tensors ``(..., L, feature_dim)`` or ``None``.
 
-        ``logs`` and ``phases`` are fresh tensors ``(..., L, feature_dim)``, in ``out`` where it is given and
-        there is only one of them; ``log_weight`` is ``(..., L, 1)``; ``projected`` is ωᵀx if that is known.
+        They are in ``place`` if that is given and there is only one of them.
         """
-        real, imag = self._parts(x, side)
-        log_weight = self._log_weight(x, side)
-        out = None if real is not None and imag is not None else out  # two factors need two places
+        real, imag, _, phase, projected = rows
+        place = None if phase is not None else place  # two factors need two places
         logs = phases = None
         if real is not None:
-            log_weight = log_weight - half_square(real)
-            logs = self._project(real, out, projected)
+            logs = self._project(real, projected, place)
             if self.antithetic:
-                logs = _extend(logs, torch.neg, out)
+                logs = _extend(logs, torch.neg, place)
         if imag is not None:
-            log_weight = log_weight + half_square(imag)
-            phases = self._project(imag, out, projected)
-            if real is not None and logs is not None:
-                if self.antithetic:
-                    phases = _extend(phases, torch.neg)
-                phases = phases - (real * imag).sum(-1, keepdim=True)
+            phases = self._project(imag, projected, place)
+            if logs is not None and phase is not None:
+                phases = (_extend(phases, torch.neg) if self.antithetic else phases) + phase
                 logs = torch.cat([logs, logs], -1)
-            phases = _extend(phases, _quarter_turn, out)
-        copies = self.feature_dim // (1 if imag is None else 2)
-        return logs, phases, log_weight - math.log(copies) / 2
+            phases = _extend(phases, _quarter_turn, place)
+        return logs, phases
 
-    def _project(self, u: Tensor, out: Tensor | None, projected: Tensor | None) -> Tensor:
-        """ωᵀu, in the first columns of ``out``: ``(..., L, d) -> (..., L, m)``."""
-        m = self.n_projections
+    def _project(self, u: Tensor, projected: Tensor | None, place: Tensor | None) -> Tensor:
+        """ωᵀu, in the first columns of ``place``: ``(..., L, d) -> (..., L, m)``."""
+        out = None if place is None else place[..., : self.n_projections]
         if projected is not None:
-            return projected.clone() if out is None else out[..., :m].copy_(projected)
-        return torch.matmul(
-            u, self.projection.omega.to(u.dtype).mT, out=None if out is None else out[..., :m]
-        )
+            return projected.clone() if out is None else out.copy_(projected)
+        return torch.matmul(u, self.projection.omega.to(u.dtype).mT, out=out)
 
-    def _parts(self, x: Tensor, side: Side) -> tuple[Tensor | None, Tensor | None]:
-        """A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, in real and imaginary parts."""
-        shift = self.query_shift if side == "query" else self.key_shift
-        centred = x if shift is None else x - shift.to(x.dtype)
-        matrix = self.query_matrix if side == "query" else self.key_matrix
-        parts: tuple[Tensor | None, Tensor | None] = matrix(centred)
-        return parts
+    def _copies(self) -> int:
+        """How many terms an estimate averages: m, or 2m with ±ω."""
+        return self.feature_dim // (2 if self.query_matrix.has_imag else 1)
 
-    def _log_weight(self, x: Tensor, side: Side) -> Tensor:
+    def _shift_weight(self, x: Tensor, side: Side) -> Tensor:
         """Factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
         own, other = (
             (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
@@ -172,11 +188,10 @@ class Exponential(FeatureMap):
     def relative_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """z = A(x − a) + A⁻ᵀ(y − b) of all pairs, in parts ``(..., L, S, d)``: all moments depend on it."""
         parts = []
-        for q, k, sign in zip(self._parts(x, "query"), self._parts(y, "key"), (1, -1), strict=True):
-            if q is None or k is None:
-                parts.append(x.new_zeros(()))
-            else:
-                parts.append(q.unsqueeze(-2) + sign * k.unsqueeze(-3))
+        queries, keys = self._prepare(x, "query")[:2], self._prepare(y, "key")[:2]
+        for q, k, sign in zip(queries, keys, (1, -1), strict=True):  # the key side is conjugate
+            absent = q is None or k is None
+            parts.append(x.new_zeros(()) if absent else q.unsqueeze(-2) + sign * k.unsqueeze(-3))  # type: ignore[union-attr]
         real, imag = torch.broadcast_tensors(*parts)
         return real, imag
 
@@ -204,12 +219,12 @@ class Exponential(FeatureMap):
         }
 
 
-def _extend(values: Tensor, function: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
-    """Columns ``values``, then ``function(values)``: in ``out``, which starts with the former, or anew."""
-    if out is None:
+def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:
+    """Columns ``values``, then ``function(values)``: in ``place``, which starts with the former, or anew."""
+    if place is None:
         return torch.cat([values, function(values)], -1)
-    function(values, out=out[..., values.shape[-1] :])
-    return out
+    function(values, out=place[..., values.shape[-1] :])
+    return place
 
 
 def _quarter_turn(values: Tensor, out: Tensor | None = None) -> Tensor:

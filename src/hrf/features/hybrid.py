@@ -1,9 +1,11 @@
 """Hybrids (paper, Eq. 6): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased whatever the coefficients.
 
-As features (composition lemma): with λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y), base k ≤ p contributes the outer product
-of its features with gₖ = (√aₖ, ρₖ), and the last base with g = (√(1 − Σaₖ), ρ₁, …, ρₚ). Numbers under
-a root may be negative: the root is taken of the magnitude and the key side carries the sign, as it
-does for the minus of −ρₖ.
+As features (composition lemma): with λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y) and a_{p+1} = 1 − Σ aₖ,
+
+    K̂ = Σ_{k≤p+1} aₖ K̂ₖ + Σ_{k≤p} (λ̂ₖ − aₖ)(K̂ₖ − K̂_{p+1}),
+
+so the features are √aₖ φₖ for every base, then ρₖ ⊗ (φₖ, φ_{p+1}) for every coefficient. Signs stand on
+the key side: those of the aₖ (roots are of magnitudes) and the minus, ρₖ ⊗ (φₖ, −φ_{p+1}).
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from hrf import theory
-from hrf.features.base import FeatureMap, Features, Linearised, Side
+from hrf.features.base import FeatureMap, Features, Linearised, Rows, Side, half_square
 from hrf.features.coefficients import Angular, Coefficient, Gaussian
-from hrf.features.exponential import Exponential, Positive, Trigonometric, relative_covariance
+from hrf.features.exponential import Exponential, Positive, Shared, Trigonometric, relative_covariance
 from hrf.projections import Projections, check_count
 
 __all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
@@ -40,6 +42,8 @@ class Hybrid(FeatureMap):
     True
     """
 
+    _block = 1 << 24  # every float is written once, so there is nothing to keep in the cache
+
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()
         _check_parts(bases, coefficients)
@@ -47,35 +51,55 @@ class Hybrid(FeatureMap):
         self.dim, self.heads, self.kernel = bases[0].dim, bases[0].heads, bases[0].kernel
         self.constants = [c.constant for c in coefficients]
         self.constants.append(1 - math.fsum(self.constants))
-        widths = [c.feature_dim for c in coefficients]
-        mixers = [bool(a) + n for a, n in zip(self.constants, [*widths, sum(widths)], strict=True)]
-        self.feature_dim = sum(g * base.feature_dim for g, base in zip(mixers, bases, strict=True))
+        last = bases[-1].feature_dim
+        self.feature_dim = sum(base.feature_dim for a, base in zip(self.constants, bases, strict=True) if a)
+        self.feature_dim += sum(
+            c.feature_dim * (base.feature_dim + last)
+            for c, base in zip(coefficients, bases[:-1], strict=True)
+        )
 
-    def _plain(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
-        shared = zip(self._bases(), self._shared_projections(x), strict=True)
-        features = [base._plain(x, side, **projected) for base, projected in shared]
-        rho = [c._plain(x, side) for c in self._coefficients()]
-        return self._compose(features, rho, torch.ones_like(x[..., :1]), side, out)
+    def _prepare(self, x: Tensor, side: Side) -> Rows:
+        features = []
+        for base, shared in self._with_shared(x):
+            place = None if self._watched(x) else x.new_empty(*x.shape[:-1], base.feature_dim)
+            features.append(base._finish(base._prepare(x, side, *shared), side, place, place))
+        rho = [c._finish(c._prepare(x, side), side) for c in self._coefficients()]
+        return self._factors(features, [torch.ones_like(x[..., :1]), *rho], side)
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
-        shared = zip(self._bases(), self._shared_projections(x), strict=True)
-        features, scale = _common([base._scaled(x, side, **projected) for base, projected in shared])
+        scaled = [base._scaled(x, side, *shared) for base, shared in self._with_shared(x)]
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
-        (unit, *rho), rho_scale = _common([one, *(c._scaled(x, side) for c in self._coefficients())])
-        return Features(self._compose(features, rho, unit, side), scale + rho_scale)
+        features, scale = _common(scaled)
+        rho, rho_scale = _common([one, *(c._scaled(x, side) for c in self._coefficients())])
+        return Features(self._finish(self._factors(features, rho, side), side), scale + rho_scale)
 
-    def _compose(
-        self, features: list[Tensor], rho: list[Tensor], unit: Tensor, side: Side, out: Tensor | None = None
+    def _factors(self, features: list[Tensor], rho: list[Tensor], side: Side) -> Rows:
+        """All φₖ side by side, the last of them negative for keys, then the number 1 and all ρₖ."""
+        if side == "key":
+            features = [*features[:-1], -features[-1]]
+        return [torch.cat(features, -1), *rho]
+
+    def _finish(
+        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        """The composition lemma: outer products gₖ ⊗ φₖ, side by side. ``unit`` stands for the number 1."""
-        rest = [-r for r in rho] if side == "key" else rho
+        joint, one, *rho = (row for row in rows if row is not None)
+        phi = joint.split([base.feature_dim for base in self._bases()], -1)
+        products = []
+        for k, a in enumerate(self.constants):
+            if a:
+                # Key signs: that of aₖ, and that of the last base, which −φ has already.
+                sign = 1 if side == "query" else math.copysign(1, a) * (-1 if k == len(rho) else 1)
+                products.append((one * (sign * math.sqrt(abs(a))), phi[k]))
+        for k, r in enumerate(rho):
+            width = phi[k].shape[-1] + phi[-1].shape[-1]
+            side_by_side = k == len(rho) - 1  # no copy is needed then
+            pair = joint[..., -width:] if side_by_side else torch.cat([phi[k], phi[-1]], -1)
+            products.append((r, pair))
         blocks, start = [], 0
-        for phi, parts, constant in zip(features, [*([r] for r in rho), rest], self.constants, strict=True):
-            root = math.copysign(math.sqrt(abs(constant)), constant if side == "key" else 1)
-            g = torch.cat([unit * root, *parts] if constant else parts, -1)
-            shape = (g.shape[-1], phi.shape[-1])
+        for factor, vector in products:
+            shape = (factor.shape[-1], vector.shape[-1])
             place = None if out is None else out[..., start : start + math.prod(shape)].unflatten(-1, shape)
-            blocks.append(torch.mul(g.unsqueeze(-1), phi.unsqueeze(-2), out=place).flatten(-2))
+            blocks.append(torch.mul(factor.unsqueeze(-1), vector.unsqueeze(-2), out=place).flatten(-2))
             start += math.prod(shape)
         return torch.cat(blocks, -1) if out is None else out
 
@@ -87,14 +111,12 @@ class Hybrid(FeatureMap):
                 groups.setdefault(base.projection, []).append(k)
         return {projection: group for projection, group in groups.items() if len(group) > 1}
 
-    def _shared_projections(self, x: Tensor) -> list[dict[str, Tensor]]:
-        """For each base, the argument that hands it the projections it shares, if it does."""
-        arguments: list[dict[str, Tensor]] = [{} for _ in self.bases]
+    def _with_shared(self, x: Tensor) -> list[tuple[Any, tuple[Shared, ...]]]:
+        """Every base, with the argument that hands it what it shares with others, if it does."""
+        shared: dict[int, Shared] = {}
         for projection, group in self._groups().items():
-            projected = x @ projection.omega.to(x.dtype).mT
-            for k in group:
-                arguments[k]["projected"] = projected
-        return arguments
+            shared |= dict.fromkeys(group, Shared(x @ projection.omega.to(x.dtype).mT, half_square(x)))
+        return [(base, (shared[k],) if k in shared else ()) for k, base in enumerate(self.bases)]
 
     def _pairwise(self, x: Tensor, y: Tensor) -> Features:
         """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""

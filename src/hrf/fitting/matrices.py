@@ -17,8 +17,8 @@ kind                  A                                         l(A)
 ====================  ========================================  ==========================================
 
 M = S_x^{−½} (S_x^½ S_y S_x^½)^½ S_x^{−½} is the geometric mean of S_x⁻¹ and S_y, the positive solution of
-M S_x M = S_y, and ‖·‖_* is the sum of the singular values. Every real A with AᵀA = M does as well as M^½, since
-the term with S_xy is 2 tr S_xy for all real A. A complex A = W M^½ with a unitary W turns that term into
+M S_x M = S_y, and ‖·‖_* is the sum of the singular values. Every real A with AᵀA = M does as well as M^½: the
+term with S_xy is 2 tr S_xy for all of them. A complex A = W M^½ with a unitary W turns that term into
 2 tr(Re(WᵀW) C), where C = sym(M^½ S_xy M^{−½}) = Q diag(c) Qᵀ. It is least at WᵀW = −sign(C): Δₖ = i where
 cₖ > 0, and 1 elsewhere.
 
@@ -29,7 +29,7 @@ no closed form is known.
 >>> import torch
 >>> x, y = torch.tensor([[2.0, 1.0]]), torch.tensor([[0.5, -1.0]])
 >>> matrix_from_centers(x, y, "complex-diagonal")
-tensor([[[0.0000+0.5000j, 1.0000+0.0000j]]], dtype=torch.complex128)
+tensor([[[0.+0.5000j, 1.+0.0000j]]], dtype=torch.complex128)
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ __all__ = [
 
 KINDS = ("real-diagonal", "complex-diagonal", "real-full", "complex-full")
 
-#: Noise that is added to the data, as a share of their mean square. It raises a coordinate's part of the loss by
-#: 2√ridge times the mean square at most, and holds A together where there are fewer points than dimensions.
+#: Noise that is added to the data, as a share of their mean square. It raises the least loss by
+#: (4√ridge + 2 ridge) √(tr S_x tr S_y) at most, and holds A together where the data do not fill the space.
 RIDGE = 1e-3
 
 
@@ -100,14 +100,15 @@ class SecondMoments(NamedTuple):
     def with_ridge(self, ridge: float = RIDGE) -> SecondMoments:
         """The moments after noise that is a share ``ridge`` as large as the data, in all directions.
 
-        S_x and S_y become S + ridge · (tr S/d) · I; where tr S/d is below 1e-30, as for points that are all 0,
-        it counts as 1. A positive ridge makes them invertible whatever the data were: no fitted A has a condition
-        number above √(1 + d/ridge).
+        S_x and S_y become S + ridge · (tr S/d) · I; where tr S/d is below 1e-30, as for points that are all
+        zero, it counts as 1. A positive ridge makes them invertible whatever the data were, and keeps the
+        condition number of a fitted A below √(1 + d/ridge).
         """
-        return SecondMoments(_with_ridge(self.queries, ridge), _with_ridge(self.keys, ridge), self.cross)
+        s_x, s_y, s_xy = (moment.to(torch.float64) for moment in self)
+        return SecondMoments(_add_ridge(s_x, ridge), _add_ridge(s_y, ridge), s_xy)
 
 
-def _with_ridge(second: Tensor, ridge: float) -> Tensor:
+def _add_ridge(second: Tensor, ridge: float) -> Tensor:
     scale = _diagonal(second).mean(-1)[..., None, None]
     eye = torch.eye(second.shape[-1], dtype=second.dtype, device=second.device)
     return second + ridge * torch.where(scale > 1e-30, scale, 1.0) * eye
@@ -121,10 +122,9 @@ def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Te
         kind: one of `KINDS`; the complex kinds give complex128, the real ones float64.
         ridge: for `SecondMoments.with_ridge`; 0 only for moments that are invertible.
 
-    >>> x = torch.randn(100, 2) * torch.tensor([4.0, 1.0])
-    >>> y = torch.randn(100, 2) * torch.tensor([1.0, 4.0])
-    >>> fit_matrix(SecondMoments.of(x, y), "real-diagonal").round(decimals=0)  # (1/2, 2), nearly
-    tensor([0., 2.], dtype=torch.float64)
+    >>> wide, tall = torch.diag(torch.tensor([16.0, 1.0])), torch.diag(torch.tensor([1.0, 16.0]))
+    >>> fit_matrix(SecondMoments(wide, tall, torch.zeros(2, 2)), "real-diagonal").round(decimals=2)
+    tensor([0.5000, 2.0000], dtype=torch.float64)
     """
     _check_kind(kind, KINDS)
     s_x, s_y, s_xy = moments.with_ridge(ridge)
@@ -181,17 +181,17 @@ def matrix_from_centers(
     With r the centre of the queries and s that of the keys, aₖ = √|sₖ/rₖ|, times i in the complex kind where
     rₖsₖ > 0. The complex map is then exact at the centres, Ar + A⁻¹s = 0.
 
-    Coordinates near 0 would make A explode or vanish, so |aₖ| is kept within [1/limit, limit]. The ends are also
-    the large and the small number that the paper asks for where one of the two is 0; where both are, aₖ = 1.
-    (Its real rule as printed gives aₖ = 0 where sₖ = 0, and A would be singular.) Points spread around their
-    centres: where their moments are known, `fit_matrix` has the lower error.
+    Coordinates near 0 would make A explode or vanish, so |aₖ| is kept within [1/limit, limit]. The ends are
+    also the large and the small number that the paper asks for where one of the two is 0; where both are,
+    aₖ = 1. (Its real rule as printed gives aₖ = 0 where sₖ = 0, and A would be singular.) Points spread
+    around their centres: where their moments are known, `fit_matrix` has the lower error.
 
     Args:
         query_centers: the r.
         key_centers: the s.
         kind: ``real-diagonal`` or ``complex-diagonal``.
-        limit: largest |aₖ|, at least 1. Coordinates up to limit² apart are matched; a larger limit pays only for
-            clusters that are much tighter than a tenth of their distance from 0.
+        limit: largest |aₖ|, at least 1. It matches coordinates up to limit² apart; a larger one only pays for
+            clusters less than a tenth as wide as they are far from 0.
     """
     _check_kind(kind, KINDS[:2])
     if not limit >= 1:
@@ -224,7 +224,7 @@ def _root(second: Tensor) -> Tensor:
 
 
 def _root_of_mean(s_x: Tensor, s_y: Tensor) -> Tensor:
-    """M^½ from singular values, which square no condition number: M = P⁻¹UσUᵀP⁻¹, P = S_x^½, PS_y^½ = UσVᵀ."""
+    """M^½ from singular values, no condition number squared: M = P⁻¹UσUᵀP⁻¹, P = S_x^½, P S_y^½ = UσVᵀ."""
     p = _root(s_x)
     u, sigma, _ = torch.linalg.svd(p @ _root(s_y))
     half = torch.linalg.solve(p, u * sigma.sqrt().unsqueeze(-2))  # M = half halfᵀ

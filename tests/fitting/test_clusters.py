@@ -1,0 +1,148 @@
+"""Clusters against brute force: k-means on separated groups, nearest centres, moments in a loop."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import pytest
+import torch
+
+from hrf.fitting import KINDS, SecondMoments, assign, fit_matrix, kmeans, moments_by_cluster, optimal_loss
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def groups(n_groups=4, size=25, dim=3):
+    """Points around corners that are far apart, and the corner of each."""
+    corners = 10 * normal(n_groups, dim, seed=1)
+    owners = torch.arange(n_groups).repeat(size)
+    return corners[owners] + 0.1 * normal(n_groups * size, dim, seed=2), owners
+
+
+# k-means
+
+
+def test_separated_groups_are_found():
+    points, owners = groups()
+    centers, labels = kmeans(points, 4)
+    assert centers.dtype == torch.float64
+    assert labels.dtype == torch.int64
+    for owner in range(4):
+        (label,) = labels[owners == owner].unique()
+        torch.testing.assert_close(centers[label], points[owners == owner].mean(0))
+
+
+def test_a_seed_decides_and_heads_are_separate_calls():
+    points = normal(3, 80, 5).float()
+    together = kmeans(points, 6, seed=7)
+    assert torch.equal(together.centers, kmeans(points, 6, seed=7).centers)
+    for head, centers, labels in zip(points, *together, strict=True):
+        alone = kmeans(head, 6, seed=7)
+        assert torch.equal(alone.centers, centers)
+        assert torch.equal(alone.labels, labels)
+    assert not torch.equal(together.centers, kmeans(points, 6, seed=8).centers)
+
+
+def test_centres_are_the_means_of_their_points():
+    points = normal(2, 80, 3)
+    centers, labels = kmeans(points, 5)
+    torch.testing.assert_close(moments_by_cluster(points, labels, 5).means, centers)
+    assert torch.equal(labels, assign(points, centers))
+
+
+@pytest.mark.parametrize("points", [normal(2, 3).repeat(5, 1), torch.zeros(6, 3)], ids=["two points", "one"])
+def test_copies_of_points_are_clustered_without_a_warning(points):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        centers, labels = kmeans(points, 4)
+    assert centers.shape == (4, 3)
+    torch.testing.assert_close(centers[labels], points.double())
+
+
+def test_as_many_clusters_as_points():
+    points = normal(5, 3)
+    centers, labels = kmeans(points, 5)
+    torch.testing.assert_close(centers[labels], points)
+    torch.testing.assert_close(kmeans(points, 1).centers, points.mean(0, keepdim=True))
+
+
+@pytest.mark.parametrize("n_clusters", [0, 6])
+def test_too_many_or_no_clusters_are_refused(n_clusters):
+    with pytest.raises(
+        ValueError, match=f"n_clusters is {n_clusters}; expected between 1 and 5, the number of"
+    ):
+        kmeans(normal(5, 3), n_clusters)
+
+
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match=r"pip install 'hybrid-random-features\[learn\]'"):
+        kmeans(normal(5, 3), 2)
+
+
+# Nearest centres
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_assign_equals_brute_force(dtype):
+    points, centers = normal(2, 3, 50, 4).to(dtype), normal(2, 3, 7, 4, seed=1).to(dtype)
+    assert torch.equal(assign(points, centers), torch.cdist(points, centers).argmin(-1))
+    assert torch.equal(assign(points, centers[0, 0]), torch.cdist(points, centers[:1, :1]).argmin(-1))
+
+
+def test_ties_go_to_the_lowest_index():
+    centers = torch.tensor([[2.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    assert assign(torch.tensor([[0.0, 0.0], [0.0, 5.0], [-3.0, 1.0]]), centers).tolist() == [1, 1, 1]
+
+
+def test_assign_far_from_the_origin():
+    points, owners = groups()
+    centers = torch.stack([points[owners == owner].mean(0) for owner in range(4)]).float()
+    assert torch.equal(assign(points.float() + 1e4, centers + 1e4), owners)
+
+
+# Moments
+
+
+def test_moments_equal_a_loop():
+    points, labels = normal(2, 40, 3), torch.randint(4, (2, 40), generator=torch.Generator().manual_seed(1))
+    counts, means, seconds = moments_by_cluster(points, labels, 4)
+    for head in range(2):
+        for cluster in range(4):
+            members = points[head][labels[head] == cluster]
+            assert counts[head, cluster] == len(members)
+            torch.testing.assert_close(means[head, cluster], members.mean(0))
+            torch.testing.assert_close(seconds[head, cluster], members.mT @ members / len(members))
+
+
+def test_empty_clusters_have_the_moments_of_all_points():
+    points = normal(2, 10, 3)
+    counts, means, seconds = moments_by_cluster(points, torch.ones(2, 10, dtype=torch.long), 3)
+    assert counts.tolist() == [[0, 10, 0]] * 2
+    for cluster in range(3):
+        torch.testing.assert_close(means[:, cluster], points.mean(1))
+        torch.testing.assert_close(seconds[:, cluster], points.mT @ points / 10)
+
+
+def test_moments_refuse_labels_that_do_not_fit():
+    points = normal(10, 3)
+    with pytest.raises(ValueError, match=r"labels have shape \(9,\); expected \(10,\)"):
+        moments_by_cluster(points, torch.zeros(9, dtype=torch.long), 2)
+    for label in (-1, 2):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            moments_by_cluster(points, torch.full((10,), label), 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_matrix_for_each_pair_of_clusters_has_less_loss_than_one_for_all(kind):
+    x, y = groups()[0] / 10, groups(3)[0].flip(-1) / 10
+    q, k = (moments_by_cluster(p, kmeans(p, 3).labels, 3) for p in (x, y))
+    cross = q.means[:, None, :, None] * k.means[None, :, None, :]
+    pairs = SecondMoments(q.seconds[:, None], k.seconds[None], cross)
+    weights = q.counts[:, None] / len(x) * k.counts / len(y)
+    together = SecondMoments.of(x, y)
+    assert fit_matrix(pairs, kind).shape[:2] == (3, 3)
+    assert (weights * optimal_loss(pairs, kind)).sum() < optimal_loss(together, kind)
