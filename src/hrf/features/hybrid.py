@@ -4,8 +4,8 @@ As features (composition lemma): with λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y) and a
 
     K̂ = Σ_{k≤p+1} aₖ K̂ₖ + Σ_{k≤p} (λ̂ₖ − aₖ)(K̂ₖ − K̂_{p+1}),
 
-so the features are √aₖ φₖ for every base, then ρₖ ⊗ (φₖ, φ_{p+1}) for every coefficient. Signs stand on
-the key side: those of the aₖ (roots are of magnitudes) and the minus, ρₖ ⊗ (φₖ, −φ_{p+1}).
+so the features are ρₖ ⊗ (φₖ, φ_{p+1}) for every coefficient, then √aₖ φₖ for every base. Signs stand on
+the key side: the minus, ρₖ ⊗ (φₖ, −φ_{p+1}), and those of the aₖ (roots are of magnitudes).
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ class Hybrid(FeatureMap):
     ) -> Tensor:
         joint, one, *rho = (row for row in rows if row is not None)
         phi = joint.split([base.feature_dim for base in self._bases()], -1)
-        products = []
-        for k, a in enumerate(self.constants):
-            if a:
-                # Key signs: that of aₖ, and that of the last base, which −φ has already.
-                sign = 1 if side == "query" else math.copysign(1, a) * (-1 if k == len(rho) else 1)
-                products.append((one * (sign * math.sqrt(abs(a))), phi[k]))
+        products = []  # widest first: it then is what touches the memory of the result, with all threads
         for k, r in enumerate(rho):
             width = phi[k].shape[-1] + phi[-1].shape[-1]
             side_by_side = k == len(rho) - 1  # no copy is needed then
             pair = joint[..., -width:] if side_by_side else torch.cat([phi[k], phi[-1]], -1)
             products.append((r, pair))
+        for k, a in enumerate(self.constants):
+            if a:
+                # Key signs: that of aₖ, and that of the last base, which −φ has already.
+                sign = 1 if side == "query" else math.copysign(1, a) * (-1 if k == len(rho) else 1)
+                products.append((one * (sign * math.sqrt(abs(a))), phi[k]))
         blocks, start = [], 0
         for factor, vector in products:
             shape = (factor.shape[-1], vector.shape[-1])
