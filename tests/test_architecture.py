@@ -16,6 +16,7 @@ ROOMS = [
     "kernels",
     "theory",
     "projections",
+    "fitting",
     "features",
     "experiments",
     "report",

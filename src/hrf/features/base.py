@@ -113,7 +113,7 @@ class Linearised(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
     def _prepare(self, x: Tensor, side: Side) -> Rows:
-        """What the features need that is narrow, row by row: computed for all rows at once."""
+        """What the features are made of, row by row."""
         return [x]
 
     def _finish(
@@ -121,8 +121,8 @@ class Linearised(nn.Module):
     ) -> Tensor:
         """The features from what `_prepare` returned.
 
-        They are written to ``out`` if that is given, without autograd then; ``scratch``, of the same shape, is
-        a place for what comes before.
+        They are written to ``out`` if that is given, without autograd then; ``scratch``, of the same shape,
+        is a place for what comes before.
         """
         (x,) = rows
         assert x is not None

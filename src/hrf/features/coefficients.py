@@ -79,8 +79,7 @@ class Angular(Coefficient):
     def signs(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """The bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
         bits = x @ self.projection.omega.to(x.dtype).mT >= 0
-        plus = torch.full((), scale, dtype=x.dtype, device=x.device)
-        return torch.where(bits, plus, -plus)
+        return bits.to(x.dtype).mul_(2 * scale).sub_(scale)
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
         scale = 1 / math.sqrt(2 * self.n_projections)

@@ -42,7 +42,7 @@ class Hybrid(FeatureMap):
     True
     """
 
-    _block = 1 << 24  # every float is written once, so there is nothing to keep in the cache
+    _block = 1 << 24  # every float is written once: nothing has to stay in the cache
 
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()
