@@ -1,8 +1,9 @@
 """Softmax and Gaussian kernels in linear time, by hybrid random features."""
 
-from hrf import kernels, projections, theory
+from hrf import fitting, kernels, projections, theory
 from hrf.features import coefficients
 from hrf.features.base import FeatureMap, Features
+from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.gaussian import GaussianKernel
 from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
@@ -14,6 +15,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AngularHybrid",
+    "ClusteredHybrid",
     "DenseExponential",
     "Exponential",
     "FeatureMap",
@@ -26,6 +28,7 @@ __all__ = [
     "Projections",
     "Trigonometric",
     "coefficients",
+    "fitting",
     "kernels",
     "load",
     "projections",

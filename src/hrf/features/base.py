@@ -8,7 +8,7 @@ estimate a kernel; coefficients (``coefficients.py``) are the other kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Literal, NamedTuple
 
@@ -202,6 +202,13 @@ def check_overflow(log_scale: Tensor) -> None:
             f"features as large as exp({largest:.0f}) do not fit {dtype}; the inputs are too long for plain "
             "features: use scaled_queries and scaled_keys, or estimate"
         )
+
+
+def common_scale(features: Sequence[Features]) -> tuple[list[Tensor], Tensor]:
+    """The values of all on one scale a row, the largest, and that scale."""
+    scales = torch.broadcast_tensors(*(f.log_scale for f in features))
+    scale = torch.stack(scales).detach().amax(0)
+    return [f.values * (s - scale).exp() for f, s in zip(features, scales, strict=True)], scale
 
 
 def _brief(value: Any) -> str:

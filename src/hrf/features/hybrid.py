@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from hrf import theory
-from hrf.features.base import FeatureMap, Features, Linearised, Rows, Side, half_square
+from hrf.features.base import FeatureMap, Features, Linearised, Rows, Side, common_scale, half_square
 from hrf.features.coefficients import Angular, Coefficient, Gaussian
 from hrf.features.exponential import Exponential, Positive, Shared, Trigonometric, relative_covariance
 from hrf.projections import Projections, check_count
@@ -69,8 +69,8 @@ class Hybrid(FeatureMap):
     def _scaled(self, x: Tensor, side: Side) -> Features:
         scaled = [base._scaled(x, side, *shared) for base, shared in self._with_shared(x)]
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
-        features, scale = _common(scaled)
-        rho, rho_scale = _common([one, *(c._scaled(x, side) for c in self._coefficients())])
+        features, scale = common_scale(scaled)
+        rho, rho_scale = common_scale([one, *(c._scaled(x, side) for c in self._coefficients())])
         return Features(self._finish(self._factors(features, rho, side), side), scale + rho_scale)
 
     def _factors(self, features: list[Tensor], rho: list[Tensor], side: Side) -> Rows:
@@ -206,13 +206,6 @@ def _covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> 
     raise NotImplementedError(
         f"no closed form is known for {type(first).__name__} and {type(second).__name__} that share ω"
     )
-
-
-def _common(features: Sequence[Features]) -> tuple[list[Tensor], Tensor]:
-    """The values of all on one scale a row, the largest, and that scale."""
-    scales = torch.broadcast_tensors(*(f.log_scale for f in features))
-    scale = torch.stack(scales).detach().amax(0)
-    return [f.values * (s - scale).exp() for f, s in zip(features, scales, strict=True)], scale
 
 
 def _bipolar_bases(

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hrf.features import coefficients, exponential, gaussian, hybrid, optimal
+from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, optimal
 from hrf.features.base import FeatureMap
 from hrf.projections import Projections
 
@@ -37,6 +37,7 @@ _CLASSES: dict[str, type[nn.Module]] = {
         hybrid.Hybrid,
         hybrid.AngularHybrid,
         hybrid.GaussianHybrid,
+        clustered.ClusteredHybrid,
         coefficients.Angular,
         coefficients.FromFeatureMap,
         coefficients.Gaussian,
@@ -63,6 +64,8 @@ def save(feature_map: FeatureMap, path: str | PathLike[str]) -> None:
         if isinstance(value, Tensor):
             tensors[f"argument.{len(tensors)}"] = value.detach().clone()
             return {"tensor": f"argument.{len(tensors) - 1}"}
+        if isinstance(value, dict):
+            return {"plain": value}
         return [encode(v) for v in value] if isinstance(value, list | tuple) else value
 
     header = {"format": FORMAT, "map": encode(feature_map)}
@@ -124,6 +127,8 @@ def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
             return [decode(v) for v in value]
         if not isinstance(value, dict):
             return value
+        if "plain" in value:
+            return value["plain"]
         if "tensor" in value:
             return tensors[value["tensor"]]
         if "same_as" in value:

@@ -10,6 +10,7 @@ from hrf.fitting.matrices import (
     matrix_loss,
     optimal_loss,
 )
+from hrf.fitting.pairs import heavy_keys, largest_pairs, pair_moments, samples
 
 __all__ = [
     "KINDS",
@@ -19,9 +20,13 @@ __all__ = [
     "SecondMoments",
     "assign",
     "fit_matrix",
+    "heavy_keys",
     "kmeans",
+    "largest_pairs",
     "matrix_from_centers",
     "matrix_loss",
     "moments_by_cluster",
     "optimal_loss",
+    "pair_moments",
+    "samples",
 ]

@@ -1,0 +1,482 @@
+"""One base for each pair of clusters (paper, Sec. 2.4 and the zero-one mixtures of its appendix).
+
+A query belongs to the nearest of n_q centres rᵢ, a key to the nearest of n_k centres rⱼ, and the pair (i, j)
+decides how exp(xᵀy) is estimated; λ is the indicator of the pair. With residuals x' = x − rᵢ, y' = y − rⱼ,
+
+    exp(xᵀy) = exp(xᵀrⱼ + rᵢᵀy') · exp(x'ᵀy'),
+
+where the first factor is exact and separable. The bases:
+
+=============  ==========================================================================  ========
+base           estimate for a pair of clusters                                             unbiased
+=============  ==========================================================================  ========
+``paper``      complex exponential with Aᵢⱼ from the two centres                            yes
+``moments``    complex exponential with Aᵢⱼ from the second moments of the two clusters     yes
+``shifted``    exp(xᵀrⱼ + rᵢᵀy') K̂(x', y'), one A for all residuals (not in the paper)       yes
+``separable``  exp(xᵀrⱼ + rᵢᵀy'): one feature, no variance                                  no
+``shrunk``     exp(xᵀrⱼ + rᵢᵀy') (1 + s (K̂(x', y') − 1)), 0 ≤ s ≤ 1, between the last two    no
+=============  ==========================================================================  ========
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import one_hot
+from typing_extensions import Self
+
+from hrf import kernels
+from hrf.features.base import FeatureMap, Features, Side, common_scale
+from hrf.features.exponential import Exponential, Positive, Trigonometric
+from hrf.features.grouping import Groups, gather_rows
+from hrf.fitting import (
+    SecondMoments,
+    assign,
+    fit_matrix,
+    heavy_keys,
+    kmeans,
+    largest_pairs,
+    matrix_from_centers,
+    moments_by_cluster,
+    pair_moments,
+    samples,
+)
+
+__all__ = ["BASES", "ClusteredHybrid"]
+
+BASES = ("paper", "moments", "shifted", "separable", "shrunk")
+
+
+class _Geometry(NamedTuple):
+    """Where queries and keys lie: clusters ``(..., L)``, ``(..., S)`` and their centres ``(..., L, d)``, ``(..., S, d)``."""
+
+    i: Tensor
+    j: Tensor
+    query_center: Tensor
+    key_center: Tensor
+
+
+class ClusteredHybrid(FeatureMap):
+    """A base estimator for each pair of a query cluster and a key cluster.
+
+    Args:
+        query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` with heads.
+        key_centers: ``(n_k, d)``, or ``(H, n_k, d)``.
+        base: one of `BASES`.
+        feature_map: what estimates. For ``paper`` and ``moments`` an `Exponential` with one head for each pair of
+            clusters, n_q·n_k of them (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of the
+            residuals; ``None`` for ``separable``.
+        shrinkage: s, ``()`` or ``(H,)``; for ``shrunk`` only.
+        exact: pairs of clusters to compute exactly, booleans ``(n_q, n_k)`` or ``(H, n_q, n_k)``.
+        default: a map for the pairs of clusters that are not ``served``.
+        served: pairs of clusters that the base serves, booleans like ``exact``; ``None`` is all.
+        recenter: move the key centres to the means of the keys at hand, at linear cost. Features of a query
+            then depend on all keys, so `queries` and `keys` need fixed centres: see `at`.
+        settings: what `fit` was called with, for `refit_`.
+    """
+
+    query_centers: Tensor
+    key_centers: Tensor
+    shrinkage: Tensor | None
+    exact: Tensor | None
+    served: Tensor | None
+
+    def __init__(
+        self,
+        query_centers: Tensor,
+        key_centers: Tensor,
+        *,
+        base: str,
+        feature_map: Exponential | None = None,
+        shrinkage: Tensor | None = None,
+        exact: Tensor | None = None,
+        default: FeatureMap | None = None,
+        served: Tensor | None = None,
+        recenter: bool = False,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if base not in BASES:
+            raise ValueError(f"base is {base!r}; expected one of {', '.join(BASES)}")
+        *heads, self.n_q, self.dim = query_centers.shape
+        self.n_k = key_centers.shape[-2]
+        self.heads = heads[0] if heads else None
+        if tuple(key_centers.shape) != (*heads, self.n_k, self.dim) or len(heads) > 1:
+            raise ValueError(
+                f"the centres have shapes {tuple(query_centers.shape)} and {tuple(key_centers.shape)}; expected "
+                "(n_q, d) and (n_k, d), both with the same leading axis for heads if there is one"
+            )
+        self.base, self.recenter, self.settings = base, recenter, settings
+        self.feature_map, self.default = feature_map, default
+        self.register_buffer("query_centers", query_centers.detach().clone())
+        self.register_buffer("key_centers", key_centers.detach().clone())
+        self.register_buffer("shrinkage", None if shrinkage is None else shrinkage.detach().clone())
+        for name, pairs in (("exact", exact), ("served", served)):
+            if pairs is not None and tuple(pairs.shape) != (*heads, self.n_q, self.n_k):
+                expected = (*heads, self.n_q, self.n_k)
+                raise ValueError(f"{name} has shape {tuple(pairs.shape)}; expected {expected}")
+            self.register_buffer(name, None if pairs is None else pairs.detach().bool())
+        self._check_parts()
+        width = 1 if feature_map is None else feature_map.feature_dim + (base == "shrunk")
+        self.feature_dim = self.n_q * self.n_k * width
+        self.feature_dim += 0 if default is None else self.n_q * default.feature_dim
+
+    @classmethod
+    def fit(
+        cls,
+        queries: Tensor,
+        keys: Tensor,
+        *,
+        n_clusters: tuple[int, int] = (3, 3),
+        n_projections: int = 64,
+        base: str = "shifted",
+        matrix: str = "real-diagonal",
+        projection: str = "orthogonal",
+        exact_share: float = 0.0,
+        default: str | None = None,
+        default_share: float = 0.5,
+        recenter: bool = False,
+        heads: int | None = None,
+        seed: int = 0,
+        generator: Generator | None = None,
+    ) -> Self:
+        """Cluster queries and keys and fit a base to every pair of clusters.
+
+        Args:
+            queries: ``(..., L, d)``, or ``(..., H, L, d)`` with ``heads=H``: fitted head by head.
+            keys: ``(..., S, d)``, likewise.
+            n_clusters: n_q and n_k.
+            n_projections: m of each random map.
+            base: one of `BASES`.
+            matrix: kind of A, one of `hrf.fitting.KINDS` (diagonals only for ``paper``).
+            projection: one of `hrf.projections.KINDS`.
+            exact_share: the share of keys that each query cluster may meet exactly, heaviest clusters first (by
+                rᵢᵀrⱼ + log of the number of keys).
+            default: ``"positive"`` or ``"trigonometric"``, to serve all but the largest pairs of clusters.
+            default_share: the share of all pairs of vectors that is left to ``default``.
+            recenter: see the class.
+            heads: ``None``, or H.
+            seed: of k-means.
+            generator: the source of ω.
+        """
+        settings = {
+            "n_clusters": list(n_clusters),
+            "n_projections": n_projections,
+            "base": base,
+            "matrix": matrix,
+            "projection": projection,
+            "exact_share": exact_share,
+            "default": default,
+            "default_share": default_share,
+            "recenter": recenter,
+            "heads": heads,
+            "seed": seed,
+        }
+        if base not in BASES:
+            raise ValueError(f"base is {base!r}; expected one of {', '.join(BASES)}")
+        x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
+        clusters = kmeans(x, n_clusters[0], seed=seed), kmeans(y, n_clusters[1], seed=seed)
+        stats = [
+            moments_by_cluster(u, c.labels, c.centers.shape[-2])
+            for u, c in zip((x, y), clusters, strict=True)
+        ]
+        centers = [c.centers for c in clusters]
+        common: dict[str, Any] = {
+            "n_projections": n_projections,
+            "projection": projection,
+            "generator": generator,
+        }
+        feature_map = shrinkage = None
+        if base in ("paper", "moments"):
+            if base == "paper":
+                a = matrix_from_centers(centers[0], centers[1], matrix)
+            else:
+                a = fit_matrix(pair_moments(*stats), matrix)
+            first = 0 if heads is None else 1
+            a = a.flatten(0, first + 1)  # one head a pair
+            feature_map = Exponential(x.shape[-1], matrix=a, heads=len(a), **common)
+        elif base != "separable":
+            residuals = [u - gather_rows(c.centers, c.labels) for u, c in zip((x, y), clusters, strict=True)]
+            a = fit_matrix(SecondMoments.of(*residuals), matrix)
+            feature_map = Exponential(x.shape[-1], matrix=a, heads=heads, **common)
+        exact = heavy_keys(centers, stats, exact_share) if exact_share else None
+        served = (
+            None if default is None else largest_pairs(*(s.counts for s in stats), share=1 - default_share)
+        )
+        other = None
+        if default is not None:
+            maps = {"positive": Positive, "trigonometric": Trigonometric}
+            if default not in maps:
+                raise ValueError(f"default is {default!r}; expected None, 'positive' or 'trigonometric'")
+            other = maps[default](x.shape[-1], heads=heads, **common)
+        if base == "shrunk":
+            shrinkage = torch.ones(() if heads is None else (heads,), dtype=torch.float64)
+        phi = cls(
+            *centers,
+            base=base,
+            feature_map=feature_map,
+            shrinkage=shrinkage,
+            exact=exact,
+            default=other,
+            served=served,
+            recenter=recenter,
+            settings=settings,
+        )
+        if phi.shrinkage is not None:
+            phi.shrinkage.copy_(phi._best_shrinkage(x, y))
+        return phi
+
+    def refit_(self, queries: Tensor, keys: Tensor) -> Self:
+        """Fit to new data with the settings of `fit`, in place; ω stays as it is."""
+        if self.settings is None:
+            raise ValueError("this map was not made by fit, so there are no settings to fit again with")
+        fitted = type(self).fit(queries, keys, **self.settings)
+        for mine, new in zip(self._projections(), fitted._projections(), strict=True):
+            new.omega.copy_(mine.omega)
+        self.load_state_dict(fitted.state_dict())
+        return self
+
+    def exact_share(self, queries: Tensor, keys: Tensor) -> float:
+        """The share of pairs of vectors that are computed exactly."""
+        if self.exact is None:
+            return 0.0
+        x, y = self._checked_pair(queries, keys)
+        return float(self._of_pairs(self.exact, self._geometry(x, y)).double().mean())
+
+    def _best_shrinkage(self, x: Tensor, y: Tensor, n_samples: int = 128) -> Tensor:
+        """The s with the least mean squared error over pairs, in closed form: weights as in attention.
+
+        For an estimate E of e = exp(x'ᵀy') with variance V, E[(1 − s + sE − e)²] = (1 − s)²(e − 1)² + s²V.
+        """
+        assert self.feature_map is not None
+        x, y = (u[..., :: max(1, u.shape[-2] // n_samples), :] for u in (x, y))
+        g = self._geometry(x, y)
+        u, v = x - g.query_center, y - g.key_center
+        weight = self._log_weight(x, y, g).softmax(-1).square()
+        bias = (weight * torch.expm1(kernels.log_softmax_kernel(u, v)).square()).sum((-2, -1))
+        variance = (weight * self.feature_map._log_mse(u, v).exp()).sum((-2, -1))
+        return (bias / (bias + variance)).nan_to_num(0.0)  # no residuals at all: any s will do
+
+    @property
+    def _per_pair(self) -> bool:
+        return self.base in ("paper", "moments")
+
+    def _check_parts(self) -> None:
+        """Refuse a map or a shrinkage that does not go with the base."""
+        heads = self.heads
+        if self._per_pair:
+            heads = (self.heads or 1) * self.n_q * self.n_k
+        if (self.feature_map is None) != (self.base == "separable"):
+            raise ValueError(f"base {self.base!r} got feature_map={self.feature_map!r}")
+        for part, expected in ((self.feature_map, heads), (self.default, self.heads)):
+            if part is not None and (part.dim, part.heads) != (self.dim, expected):
+                raise ValueError(
+                    f"{type(part).__name__} has dim, heads = {(part.dim, part.heads)}; expected {(self.dim, expected)}"
+                )
+        if (self.shrinkage is None) != (self.base != "shrunk"):
+            raise ValueError(f"base {self.base!r} got shrinkage={self.shrinkage!r}; it belongs to 'shrunk'")
+        if (self.default is None) != (self.served is None):
+            raise ValueError("default and served belong together: a map, and the pairs it does not serve")
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean over draws is exactly the kernel: not for ``separable`` and ``shrunk``."""
+        return self.base in ("paper", "moments", "shifted") and super().unbiased
+
+    def assign(self, x: Tensor, side: Side) -> Tensor:
+        """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
+        centers = self.query_centers if side == "query" else self.key_centers
+        return assign(x, centers.to(x.dtype))
+
+    def at(self, keys: Tensor) -> Self:
+        """This map with its key centres moved to the means of ``keys``, ``(S, d)`` or ``(H, S, d)``, and kept there."""
+        y = self._checked(keys, "keys")
+        moved = copy.deepcopy(self)
+        moved.key_centers.copy_(self._means(y, self.assign(y, "key")))
+        moved.recenter = False
+        return moved
+
+    def _means(self, y: Tensor, j: Tensor) -> Tensor:
+        """Means of the keys at hand by cluster, ``(..., n_k, d)``; an empty cluster keeps its centre."""
+        members = one_hot(j, self.n_k).to(y.dtype).mT
+        counts = members.sum(-1, keepdim=True)
+        return torch.where(counts > 0, members @ y / counts.clamp(min=1), self.key_centers.to(y.dtype))
+
+    def _geometry(self, x: Tensor, y: Tensor) -> _Geometry:
+        i, j = self.assign(x, "query"), self.assign(y, "key")
+        key_centers = self._means(y, j) if self.recenter else self.key_centers.to(y.dtype)
+        key_centers = key_centers.expand(*j.shape[:-1], -1, -1)
+        query_centers = self.query_centers.to(x.dtype).expand(*i.shape[:-1], -1, -1)
+        return _Geometry(i, j, gather_rows(query_centers, i), gather_rows(key_centers, j))
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
+        g = self._geometry(x, y)
+        result = self._base_pairwise(x, y, g)
+        if self.default is not None and self.served is not None:
+            other = self.default._pairwise(x, y)
+            result = Features(*map(torch.where, [self._of_pairs(self.served, g)] * 2, result, other))
+        if self.exact is not None:
+            known = Features(torch.ones_like(result.values), kernels.log_softmax_kernel(x, y))
+            result = Features(*map(torch.where, [self._of_pairs(self.exact, g)] * 2, known, result))
+        return result
+
+    def _base_pairwise(self, x: Tensor, y: Tensor, g: _Geometry) -> Features:
+        if self._per_pair:
+            assert self.feature_map is not None
+            return Features(*self._by_pairs(self.feature_map._pairwise, x, y, g))
+        log_weight = self._log_weight(x, y, g)
+        one = Features(torch.ones_like(log_weight), torch.zeros_like(log_weight))
+        if self.feature_map is None:
+            return Features(one.values, log_weight)
+        estimate = self.feature_map._pairwise(x - g.query_center, y - g.key_center)
+        if self.shrinkage is None:
+            return Features(estimate.values, estimate.log_scale + log_weight)
+        (rest, shrunk), scale = common_scale([one, estimate])
+        s = self._shrinkage(x)
+        return Features((1 - s) * rest + s * shrunk, scale + log_weight)
+
+    def _log_weight(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
+        """The exact factor xᵀrⱼ + rᵢᵀy' of every pair: ``(..., L, S)``."""
+        return x @ g.key_center.mT + g.query_center @ (y - g.key_center).mT
+
+    def _shrinkage(self, x: Tensor) -> Tensor:
+        assert self.shrinkage is not None
+        return self.shrinkage.to(x.dtype)[..., None, None]
+
+    def _of_pairs(self, table: Tensor, g: _Geometry) -> Tensor:
+        """Look a table of pairs of clusters up for every query and key: ``(..., L, S)``."""
+        rows = gather_rows(table.expand(*g.i.shape[:-1], -1, -1), g.i)  # (..., L, n_k)
+        return rows.take_along_dim(g.j.unsqueeze(-2).expand(*g.i.shape, -1), -1)
+
+    def _by_pairs(
+        self, function: Callable[[Tensor, Tensor], Sequence[Tensor]], x: Tensor, y: Tensor, g: _Geometry
+    ) -> list[Tensor]:
+        """What ``function`` returns for every pair of clusters, one head a pair, put back in order.
+
+        Clusters are padded to the largest: only active blocks are computed, with no loop over clusters or heads.
+        """
+        q, k = Groups.of(g.i, self.n_q), Groups.of(g.j, self.n_k)
+        pairs = (*g.i.shape[:-1], self.n_q, self.n_k)
+        u = gather_rows(x, q.members).unsqueeze(-3).expand(*pairs, -1, -1)
+        v = gather_rows(y, k.members).unsqueeze(-4).expand(*pairs, -1, -1)
+        first = -5 if self.heads is not None else -4
+        blocks = function(u.flatten(first, -3), v.flatten(first, -3))  # (..., H·n_q·n_k, size_q, size_k) each
+        sizes = u.shape[-2], v.shape[-2]
+        rows = (g.i.unsqueeze(-1) * self.n_k + g.j.unsqueeze(-2)) * sizes[0] + q.place.unsqueeze(-1)
+        index = rows * sizes[1] + k.place.unsqueeze(-2)  # (..., L, S)
+        flat = [block.reshape(*g.i.shape[:-1], self.n_q * self.n_k * sizes[0] * sizes[1]) for block in blocks]
+        return [block.gather(-1, index.flatten(-2)).view(index.shape) for block in flat]
+
+    def _scaled(self, x: Tensor, side: Side) -> Features:
+        if self.exact is not None:
+            raise ValueError("exact pairs of clusters have no features; use estimate")
+        if self.recenter:
+            raise ValueError("the centres move with the keys; use estimate, or fix them with at(keys)")
+        own = self.assign(x, side)
+        parts = [
+            self._pair_features(x, side, own) if self._per_pair else self._residual_features(x, side, own)
+        ]
+        if self.default is not None and self.served is not None:
+            values, log_scale = self.default._scaled(x, side)
+            unserved = ~self.served.mT.expand(*own.shape[:-1], -1, -1)
+            active = one_hot(own, self.n_q) if side == "query" else gather_rows(unserved, own)
+            blocks = active.to(x.dtype).unsqueeze(-1) * values.unsqueeze(-2)
+            parts.append(Features(blocks.flatten(-2), log_scale))
+        values, scale = common_scale(parts)
+        return Features(torch.cat(values, -1), scale)
+
+    def _active(self, own: Tensor, side: Side) -> Tensor:
+        """Which blocks (i, j) a vector of a cluster has: booleans ``(..., L, n_q, n_k)``."""
+        if side == "query":
+            blocks = one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
+            return blocks
+        blocks = one_hot(own, self.n_k).bool().unsqueeze(-2).expand(*own.shape, self.n_q, -1)
+        return blocks if self.served is None else blocks & self.served.unsqueeze(-3)
+
+    def _pair_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
+        assert self.feature_map is not None
+        every = x.unsqueeze(-3).expand(*own.shape[:-1], self.n_q * self.n_k, -1, -1)
+        features = self.feature_map._scaled(every.flatten(-4, -3) if self.heads is not None else every, side)
+        values, log_scale = (  # (..., L, n_q, n_k, D)
+            t.reshape(*own.shape[:-1], self.n_q, self.n_k, *t.shape[-2:]).movedim(-2, -4) for t in features
+        )
+        active = self._active(own, side).unsqueeze(-1)
+        scale = log_scale.masked_fill(~active, -torch.inf).detach().amax((-3, -2))
+        scale = torch.where(scale.isneginf(), 0, scale)
+        values = values * (log_scale - scale[..., None, None]).masked_fill(~active, -torch.inf).exp()
+        return Features(values.flatten(-3), scale)
+
+    def _residual_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
+        query_centers, key_centers = self.query_centers.to(x.dtype), self.key_centers.to(x.dtype)
+        between = (query_centers @ key_centers.mT).unsqueeze(-3) / 2  # rᵢᵀrⱼ/2: (..., 1, n_q, n_k)
+        mine, others = (query_centers, key_centers) if side == "query" else (key_centers, query_centers)
+        products = x @ others.mT  # xᵀrⱼ or rᵢᵀy
+        logs = products.unsqueeze(-2 if side == "query" else -1) - between
+        logs = logs.masked_fill(~self._active(own, side), -torch.inf)
+        scale = logs.detach().amax((-2, -1)).unsqueeze(-1)
+        scale = torch.where(scale.isneginf(), 0, scale)
+        weights = (logs - scale.unsqueeze(-1)).exp().unsqueeze(-1)
+        if self.feature_map is None:
+            return Features(weights.flatten(-3), scale)
+        center = gather_rows(mine.expand(*own.shape[:-1], -1, -1), own)
+        features = self.feature_map._scaled(x - center, side)
+        if self.shrinkage is not None:
+            s = self._shrinkage(x)
+            one = Features(torch.ones_like(scale), torch.zeros_like(scale))
+            (rest, values), log_scale = common_scale([one, features])
+            features = Features(torch.cat([(1 - s).sqrt() * rest, s.sqrt() * values], -1), log_scale)
+        values = weights * features.values.unsqueeze(-2).unsqueeze(-2)
+        return Features(values.flatten(-3), scale + features.log_scale)
+
+    def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        g = self._geometry(x, y)
+        result = self._base_log_mse(x, y, g)
+        if self.default is not None and self.served is not None:
+            result = torch.where(self._of_pairs(self.served, g), result, self.default._log_mse(x, y))
+        if self.exact is not None:
+            result = result.masked_fill(self._of_pairs(self.exact, g), -torch.inf)
+        return result
+
+    def _base_log_mse(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
+        inner = self.feature_map
+        if self._per_pair and inner is not None:
+            (log_mse,) = self._by_pairs(lambda u, v: [inner._log_mse(u, v)], x, y, g)
+            return log_mse
+        u, v = x - g.query_center, y - g.key_center
+        log_residual = kernels.log_softmax_kernel(u, v)
+        log_weight = self._log_weight(x, y, g)
+        # The bias is (1 − s) exp(log_weight) (exp(x'ᵀy') − 1).
+        bias = 2 * (log_weight + log_residual.clamp(min=0) + torch.log(-torch.expm1(-log_residual.abs())))
+        if self.feature_map is None:
+            return bias
+        variance = self.feature_map._log_mse(u, v) + 2 * log_weight
+        if self.shrinkage is None:
+            return variance
+        s = self._shrinkage(x)
+        return torch.logaddexp(bias + 2 * torch.log1p(-s), variance + 2 * s.log())
+
+    def flops(self) -> int:
+        """Distances to the centres, products with those of the other side, and the active features."""
+        features = 0 if self.feature_map is None else self.feature_map.flops()
+        blocks = max(self.n_q, self.n_k)
+        spread = features * blocks if self._per_pair else features + 2 * self.dim * blocks
+        return 2 * self.dim * blocks + spread + (0 if self.default is None else self.default.flops())
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild the map."""
+        return {
+            "query_centers": self.query_centers,
+            "key_centers": self.key_centers,
+            "base": self.base,
+            "feature_map": self.feature_map,
+            "shrinkage": self.shrinkage,
+            "exact": self.exact,
+            "default": self.default,
+            "served": self.served,
+            "recenter": self.recenter,
+            "settings": self.settings,
+        }

@@ -1,0 +1,68 @@
+"""Pairs of a query cluster and a key cluster: their moments, and which of them weigh most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hrf.fitting.clusters import ClusterMoments
+from hrf.fitting.matrices import SecondMoments
+
+__all__ = ["heavy_keys", "largest_pairs", "pair_moments", "samples"]
+
+
+def samples(vectors: Tensor, heads: int | None, name: str) -> Tensor:
+    """All vectors of ``(..., L, d)`` as ``(N, d)``, or of ``(..., H, L, d)`` as ``(H, N, d)``, in float64."""
+    expected = "(..., L, d)" if heads is None else f"(..., {heads}, L, d)"
+    if not isinstance(vectors, Tensor) or not vectors.is_floating_point():
+        raise TypeError(f"{name} are not a real floating-point tensor; expected one of shape {expected}")
+    if vectors.ndim < (2 if heads is None else 3) or (heads is not None and vectors.shape[-3] != heads):
+        raise ValueError(f"{name} have shape {tuple(vectors.shape)}; expected {expected}")
+    if not vectors.numel() or not vectors.isfinite().all():
+        raise ValueError(f"{name} of shape {tuple(vectors.shape)} are empty or not all finite")
+    vectors = vectors.detach().double()
+    if heads is None:
+        return vectors.reshape(-1, vectors.shape[-1])
+    return vectors.movedim(-3, 0).reshape(heads, -1, vectors.shape[-1])
+
+
+def pair_moments(queries: ClusterMoments, keys: ClusterMoments) -> SecondMoments:
+    """Second moments of every pair of clusters, where every query meets every key: ``(..., n_q, n_k, d, d)``."""
+    cross = queries.means[..., :, None, :, None] * keys.means[..., None, :, None, :]
+    return SecondMoments(queries.seconds.unsqueeze(-3), keys.seconds.unsqueeze(-4), cross)
+
+
+def heavy_keys(centers: Sequence[Tensor], moments: Sequence[ClusterMoments], share: float) -> Tensor:
+    """For each query cluster, the heaviest key clusters that hold at most ``share`` of the keys.
+
+    A key cluster weighs rᵢᵀrⱼ + log(number of keys), the logarithm of its part of the softmax denominator.
+
+    Returns:
+        Booleans ``(..., n_q, n_k)``.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"exact_share is {share}; expected between 0 and 1")
+    counts = moments[1].counts.double()
+    weight = centers[0] @ centers[1].mT + counts.log().unsqueeze(-2)
+    order = weight.argsort(-1, descending=True)
+    held = counts.unsqueeze(-2).expand_as(weight).gather(-1, order).cumsum(-1)
+    taken = held <= share * counts.sum(-1)[..., None, None] * (1 + 1e-9)
+    return torch.zeros_like(taken).scatter(-1, order, taken)
+
+
+def largest_pairs(n_queries: Tensor, n_keys: Tensor, *, share: float) -> Tensor:
+    """The largest pairs of clusters that together hold at least ``share`` of all pairs of vectors.
+
+    Returns:
+        Booleans ``(..., n_q, n_k)``.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"default_share is {1 - share:g}; expected between 0 and 1")
+    sizes = (n_queries.unsqueeze(-1) * n_keys.unsqueeze(-2)).double()
+    flat = sizes.flatten(-2)
+    order = flat.argsort(-1, descending=True)
+    before = flat.gather(-1, order).cumsum(-1) - flat.gather(-1, order)
+    taken = before < share * flat.sum(-1, keepdim=True)
+    return torch.zeros_like(taken).scatter(-1, order, taken).view(sizes.shape)
