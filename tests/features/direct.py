@@ -27,6 +27,8 @@ def _estimate(phi, x, y):
     if isinstance(phi, hrf.Hybrid):
         lam = [_coefficient(c, x, y) for c in phi.coefficients]
         return sum(w * _estimate(b, x, y) for w, b in zip([*lam, 1 - sum(lam)], phi.bases, strict=True))
+    if isinstance(phi, hrf.ClusteredHybrid):
+        return _clustered(phi, x, y)
     omega = phi.projection.omega.numpy()
     if isinstance(phi, hrf.Exponential):
         return _exponential(phi, omega, x, y)
@@ -41,6 +43,28 @@ def _estimate(phi, x, y):
     return np.mean(terms)
 
 
+def _clustered(phi, x, y):
+    query_centers, key_centers = phi.query_centers.numpy(), phi.key_centers.numpy()
+    i, j = (np.argmin(np.linalg.norm(c - u, axis=-1)) for c, u in ((query_centers, x), (key_centers, y)))
+    if phi.served is not None and not phi.served[i, j]:
+        return _estimate(phi.default, x, y)
+    if phi.base in ("paper", "moments"):
+        pair = i * len(key_centers) + j
+        rows = phi.feature_map.projection.omega.numpy()[pair]
+        a = np.diag(phi.feature_map.query_matrix.matrix().numpy()[pair])
+        return _mean_of_exponentials(np.concatenate([rows, -rows]), a @ x, np.linalg.inv(a).T @ y)
+    u, v = x - query_centers[i], y - key_centers[j]
+    s = {"separable": 0.0, "shifted": 1.0}.get(phi.base)
+    s = float(phi.shrinkage) if s is None else s
+    value = 1 - s + (s * _estimate(phi.feature_map, u, v) if s else 0)
+    return np.exp(x @ y - u @ v) * value
+
+
+def _mean_of_exponentials(rows, u, v):
+    psi_x, psi_y = (np.exp(rows @ w - np.sum(w * w) / 2) for w in (u, v))
+    return np.mean(psi_x * psi_y).real
+
+
 def _exponential(phi, omega, x, y):
     matrix = {hrf.Trigonometric: 1j * np.eye(len(x)), hrf.Positive: np.eye(len(x))}.get(type(phi))
     if matrix is None:
@@ -51,8 +75,7 @@ def _exponential(phi, omega, x, y):
     factor = np.exp(x @ (b + 0 * x) + (a + 0 * y) @ y - np.sum(a * b))
     u, v = matrix @ (x - a), np.linalg.inv(matrix).T @ (y - b)
     rows = np.concatenate([omega, -omega]) if phi.antithetic else omega
-    psi_x, psi_y = (np.exp(rows @ w - np.sum(w * w) / 2) for w in (u, v))
-    return factor * np.mean(psi_x * psi_y).real
+    return factor * _mean_of_exponentials(rows, u, v)
 
 
 def _coefficient(lam, x, y):

@@ -82,6 +82,24 @@ class Builder:
         ]
         return hrf.Hybrid(bases, lam)
 
+    def clustered(self, base: str, *, matrix: Tensor | None = None, **arguments) -> hrf.ClusteredHybrid:
+        """Two clusters a side; for the bases of the paper a matrix for each of the four pairs."""
+        feature_map = None
+        if base in ("paper", "moments"):
+            scales = torch.tensor([0.8, 1.0, 1.1, 1.3], dtype=torch.float64)[:, None]
+            four = self.tensor(scales * matrix).reshape(-1, DIM)
+            common = self.common() | {"heads": len(four)}
+            feature_map = hrf.Exponential(DIM, matrix=four, **common)
+        elif base != "separable":
+            feature_map = self.exponential(REAL_DIAGONAL if matrix is None else matrix)
+        if "shrinkage" in arguments:
+            arguments["shrinkage"] = self.tensor(arguments["shrinkage"])
+        if "served" in arguments:
+            arguments["served"] = self.tensor(arguments["served"])
+            arguments["default"] = hrf.Positive(DIM, **self.common())
+        centers = self.tensor(CENTERS), self.tensor(-CENTERS.flip(-1))
+        return hrf.ClusteredHybrid(*centers, base=base, feature_map=feature_map, **arguments)
+
 
 Factory = Callable[[Builder], hrf.FeatureMap]
 
@@ -114,12 +132,22 @@ MAPS: dict[str, Factory] = {
     ),
     "nested": lambda b: b.bipolar(coefficients.Gaussian.bipolar(b.angular(), sigma=1.0, radius=0.8)),
     "three bases": lambda b: b.three_bases(),
+    "clustered paper": lambda b: b.clustered("paper", matrix=REAL_DIAGONAL),
+    "clustered moments": lambda b: b.clustered("moments", matrix=COMPLEX_DIAGONAL),
+    "clustered shifted": lambda b: b.clustered("shifted", matrix=COMPLEX_FULL),
+    "clustered separable": lambda b: b.clustered("separable"),
+    "clustered shrunk": lambda b: b.clustered("shrunk", shrinkage=torch.tensor(0.4, dtype=torch.float64)),
+    "clustered with default": lambda b: b.clustered(
+        "shifted", served=torch.tensor([[True, False], [False, True]])
+    ),
     "gaussian kernel of positive": lambda b: hrf.GaussianKernel(hrf.Positive(DIM, **b.common())),
     "gaussian kernel of angular": lambda b: hrf.GaussianKernel(b.angular()),
 }
 
 # Maps whose MSE is known for independent rows only.
 IID_ONLY = {"favor#"}
+# Maps that trade some bias for less variance.
+BIASED = {"clustered separable", "clustered shrunk"}
 
 
 def build(name: str, *, heads: int | None = None, kind: str = "orthogonal", seed: int = 0) -> hrf.FeatureMap:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import hrf
 from features.direct import direct_estimate
-from features.registry import DIM, IID_ONLY, MAPS, X, Y, build
+from features.registry import BIASED, DIM, IID_ONLY, MAPS, X, Y, build
 
 every_map = pytest.mark.parametrize("name", MAPS)
 EPS = torch.finfo(torch.float64).eps
@@ -61,7 +61,9 @@ def test_estimate_equals_the_definition(name):
 @pytest.mark.parametrize("kind", ["iid", "orthogonal"])
 def test_unbiased_within_five_standard_errors(name, kind):
     phi, estimates = _draws(name, kind)
-    assert phi.unbiased
+    assert phi.unbiased == (name not in BIASED)
+    if name in BIASED:
+        return
     error = (estimates.mean(0) - _kernel(phi)).abs()
     # Points of zero variance leave rounding only.
     assert (error <= 5 * estimates.std(0) / math.sqrt(DRAWS) + 1e-13).all()
@@ -133,7 +135,8 @@ def test_heads_are_maps_of_their_own(name):
     together = many.queries(x), many.keys(x), many.estimate(x, x)
     shared = {"coefficients.0.matrix"}  # one for all heads
     for head in range(3):
-        state = {k: v if k in shared else v[head] for k, v in many.state_dict().items()}
+        state = {k: v if k in shared else v.unflatten(0, (3, -1))[head] for k, v in many.state_dict().items()}
+        state = {k: v.view(single.state_dict()[k].shape) for k, v in state.items()}
         single.load_state_dict(state)
         alone = single.queries(x[:, head]), single.keys(x[:, head]), single.estimate(x[:, head], x[:, head])
         for of_all, own in zip(together, alone, strict=True):
@@ -179,7 +182,7 @@ def test_redraw_deepcopy_and_state_dict(name):
     phi = build(name)
     before, twin, state = phi.queries(X), copy.deepcopy(phi), copy.deepcopy(phi.state_dict())
     phi.redraw_(torch.Generator().manual_seed(8))
-    assert not torch.equal(phi.queries(X), before)
+    assert torch.equal(phi.queries(X), before) == (name == "clustered separable")  # nothing is random there
     assert torch.equal(twin.queries(X), before)
     phi.load_state_dict(state)
     assert torch.equal(phi.queries(X), before)
@@ -188,7 +191,8 @@ def test_redraw_deepcopy_and_state_dict(name):
 @every_map
 def test_same_seed_same_map(name):
     assert torch.equal(build(name, seed=4).queries(X), build(name, seed=4).queries(X))
-    assert not torch.equal(build(name, seed=4).queries(X), build(name, seed=5).queries(X))
+    random = name != "clustered separable"
+    assert torch.equal(build(name, seed=4).queries(X), build(name, seed=5).queries(X)) != random
 
 
 @every_map

