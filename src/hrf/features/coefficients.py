@@ -169,25 +169,28 @@ class FromFeatureMap(Coefficient):
 
 
 class Gaussian(FromFeatureMap):
-    """λ = a + w exp(−‖x + My‖²/2c²) (paper, Sec. 2.4): fires where x ≈ −My.
+    """λ = a + w exp(−‖Px + My‖²/2c²) (paper, Sec. 2.4, where P = I): fires where Px ≈ −My.
 
-    It is the Gaussian kernel of x/c and −My/c, estimated by any softmax-kernel map.
+    It is the Gaussian kernel of Px/c and −My/c, estimated by any softmax-kernel map.
 
     Args:
         feature_map: a softmax-kernel map of the same ``dim``.
         matrix: M as ``(d, d)``, or its diagonal as ``(d,)``; ``None`` is the identity.
+        query_matrix: P, likewise.
         scale: c, the width of the window.
         constant: a.
         weight: w.
     """
 
     matrix: Tensor | None
+    query_matrix: Tensor | None
 
     def __init__(
         self,
         feature_map: FeatureMap,
         *,
         matrix: Tensor | None = None,
+        query_matrix: Tensor | None = None,
         scale: float = 1.0,
         constant: float = 0.0,
         weight: float = 1.0,
@@ -195,11 +198,14 @@ class Gaussian(FromFeatureMap):
         super().__init__(GaussianKernel(feature_map), constant=constant, weight=weight)
         if not scale > 0:
             raise ValueError(f"scale is {scale}; expected a positive number")
-        shapes = ((self.dim,), (self.dim, self.dim))
-        if matrix is not None and tuple(matrix.shape) not in shapes:
-            raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected {shapes[0]} or {shapes[1]}")
         self.scale = float(scale)
-        self.register_buffer("matrix", None if matrix is None else matrix.detach().clone())
+        shapes = ((self.dim,), (self.dim, self.dim))
+        for name, value in (("matrix", matrix), ("query_matrix", query_matrix)):
+            if value is not None and tuple(value.shape) not in shapes:
+                raise ValueError(
+                    f"{name} has shape {tuple(value.shape)}; expected {shapes[0]} or {shapes[1]}"
+                )
+            self.register_buffer(name, None if value is None else value.detach().clone())
 
     @classmethod
     def bipolar(cls, feature_map: FeatureMap, *, sigma: float, radius: float) -> Self:
@@ -215,17 +221,20 @@ class Gaussian(FromFeatureMap):
         return cls(feature_map, matrix=minus, scale=1 / sigma, constant=inverse, weight=-inverse)
 
     def _inputs(self, u: Tensor, side: Side) -> Tensor:
-        if side == "query":
-            return u / self.scale
-        if self.matrix is not None:
-            matrix = self.matrix.to(u.dtype)
+        matrix = self.query_matrix if side == "query" else self.matrix
+        if matrix is not None:
+            matrix = matrix.to(u.dtype)
             u = u * matrix if matrix.ndim == 1 else u @ matrix.mT
-        return u / -self.scale
+        return u / (self.scale if side == "query" else -self.scale)
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the coefficient."""
         assert isinstance(self.feature_map, GaussianKernel)
-        config = super().config() | {"matrix": self.matrix, "scale": self.scale}
+        config = super().config() | {
+            "matrix": self.matrix,
+            "query_matrix": self.query_matrix,
+            "scale": self.scale,
+        }
         return config | {"feature_map": self.feature_map.feature_map}
 
 

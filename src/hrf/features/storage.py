@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, optimal
+from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, mixture, optimal
 from hrf.features.base import FeatureMap
 from hrf.projections import Projections
 
@@ -38,6 +38,7 @@ _CLASSES: dict[str, type[nn.Module]] = {
         hybrid.AngularHybrid,
         hybrid.GaussianHybrid,
         clustered.ClusteredHybrid,
+        mixture.GaussianMixture,
         coefficients.Angular,
         coefficients.FromFeatureMap,
         coefficients.Gaussian,

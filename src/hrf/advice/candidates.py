@@ -1,0 +1,234 @@
+"""Every family of maps at one budget, fitted to queries and keys.
+
+The families: isotropic maps (trigonometric, positive, FAVOR++), hybrids of the two (angular, Gaussian), maps fitted
+to second moments (FAVOR#, `Exponential` with a fitted A, about the origin or about the means), and clustered maps.
+Apart from them stand two that are no features of one vector alone: centres that follow the keys at hand, and clusters
+that are met exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from hrf.advice.cost import largest_within
+from hrf.advice.errors import Problem
+from hrf.features.base import FeatureMap
+from hrf.features.clustered import ClusteredHybrid
+from hrf.features.exponential import Exponential, Positive, Trigonometric
+from hrf.features.hybrid import AngularHybrid, GaussianHybrid
+from hrf.features.optimal import DenseExponential, OptimalPositive
+from hrf.fitting import SecondMoments, fit_matrix
+
+__all__ = ["Proposal", "Workshop", "proposals"]
+
+# Numbers in the largest tensor that fitting clusters makes, n·N·(d + 1): 800 MB in float64.
+_LARGEST_TENSOR = 100_000_000
+_POINTS_PER_CLUSTER = 4
+_MOST_PAIRED_CLUSTERS = 16  # of ``moments``: it holds a matrix for each pair of clusters
+_EXACT_SHARE = 0.1
+_MATRICES = {"shifted": "real-full", "shrunk": "real-full", "moments": "real-diagonal"}
+
+
+class Proposal(NamedTuple):
+    """A candidate to be: its family, and how to make it.
+
+    Attributes:
+        name: unique, such as ``clustered separable 64``.
+        family: ``isotropic``, ``hybrid``, ``fitted`` or ``clustered``.
+        make: fits and draws the map.
+        note: what a user has to know.
+        apart: whether it has more to it than features, and so is not ranked with the others.
+    """
+
+    name: str
+    family: str
+    make: Callable[[], FeatureMap]
+    note: str = ""
+    apart: bool = False
+
+
+class Workshop(NamedTuple):
+    """What maps are made from.
+
+    Attributes:
+        queries: to fit to, ``(N, d)``.
+        keys: to fit to, ``(S, d)``.
+        practice: the problem on the fitting data by which settings of a hybrid are chosen.
+        cost: what a map costs.
+        limit: what it may cost.
+        probes: see `largest_within`.
+        seed: of ω and of k-means.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    practice: Problem
+    cost: Callable[[FeatureMap], float]
+    limit: float
+    probes: int
+    seed: int
+
+    @property
+    def dim(self) -> int:
+        """Length d of the vectors."""
+        return self.queries.shape[-1]
+
+    def generator(self) -> Generator:
+        """The source of ω; the same for every map, so that they are compared on equal terms."""
+        return Generator().manual_seed(self.seed)
+
+    def sized(self, cls: Callable[..., FeatureMap], **arguments: Any) -> FeatureMap:
+        """The largest map of its class within the budget."""
+
+        def build(n_projections: int) -> FeatureMap:
+            return cls(self.dim, n_projections=n_projections, generator=self.generator(), **arguments)
+
+        return build(largest_within(build, self.cost, self.limit, self.probes))
+
+
+def proposals(shop: Workshop) -> Iterator[Proposal]:
+    """All candidates, cheap ones first."""
+    yield Proposal("trigonometric", "isotropic", lambda: shop.sized(Trigonometric))
+    yield Proposal("positive", "isotropic", lambda: shop.sized(Positive), "FAVOR+; never negative")
+    for name, cls, family in (
+        ("FAVOR++", OptimalPositive, "isotropic"),
+        ("FAVOR#", DenseExponential, "fitted"),
+    ):
+        yield Proposal(name, family, lambda cls=cls: _fitted_positive(shop, cls), "never negative")  # type: ignore[misc]
+    yield Proposal("angular hybrid", "hybrid", lambda: _best_hybrid(shop, AngularHybrid, [{}]))
+    yield Proposal(
+        "Gaussian hybrid", "hybrid", lambda: _best_hybrid(shop, GaussianHybrid, _gaussian_settings(shop))
+    )
+    yield Proposal(
+        "centred", "fitted", lambda: _exponential(shop, None, True), "positive features about the means"
+    )
+    for kind in ("real-diagonal", "real-full", "complex-full"):
+        yield Proposal(kind, "fitted", lambda kind=kind: _exponential(shop, kind, False))  # type: ignore[misc]
+        name = f"{kind}, centred"
+        yield Proposal(name, "fitted", lambda kind=kind: _exponential(shop, kind, True))  # type: ignore[misc]
+    yield from _clustered(shop)
+
+
+def _fitted_positive(shop: Workshop, cls: type[OptimalPositive | DenseExponential]) -> FeatureMap:
+    feature_map = shop.sized(cls)
+    assert isinstance(feature_map, cls)
+    return feature_map.fit(shop.queries, shop.keys)
+
+
+def _best_hybrid(
+    shop: Workshop, cls: Callable[..., FeatureMap], settings: list[dict[str, Any]]
+) -> FeatureMap:
+    """The hybrid whose n, and other settings, do best on the fitting data in two draws."""
+    made = []
+    for n in (1, 2, 4, 8, 16):
+        for chosen in settings:
+            try:
+                feature_map = shop.sized(cls, n_coefficient_projections=n, **chosen)
+            except ValueError:  # no projection is left for the bases
+                continue
+            made.append((shop.practice.error(feature_map, 2, shop.generator()).value, len(made), feature_map))
+    if not made:
+        raise ValueError("even one projection costs more than the budget")
+    return min(made)[-1]
+
+
+def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
+    """λ leaves 0 at once or slowly, on the sphere that the vectors are on."""
+    square = (shop.queries.square().sum(-1).mean() + shop.keys.square().sum(-1).mean()) / 2
+    radius = float(square.sqrt().clamp(min=1e-3))
+    return [{"sigma": steepness / radius, "radius": radius} for steepness in (0.5, 1.0)]
+
+
+def _exponential(shop: Workshop, kind: str | None, centred: bool) -> FeatureMap:
+    """`Exponential` with a fitted A, its shifts at the means."""
+    shifts = [u.mean(0) if centred else torch.zeros_like(u[0]) for u in (shop.queries, shop.keys)]
+    moments = SecondMoments.of(shop.queries - shifts[0], shop.keys - shifts[1])
+    arguments: dict[str, Any] = {} if kind is None else {"matrix": fit_matrix(moments, kind)}
+    if centred:
+        arguments |= {"query_shift": shifts[0], "key_shift": shifts[1]}
+    return shop.sized(Exponential, **arguments)
+
+
+def _clustered(shop: Workshop) -> Iterator[Proposal]:
+    """Three numbers of clusters, a factor of four apart, for each base; the largest that budget and data allow."""
+    largest: dict[str, int] = {}
+    for base in ("separable", "shifted", "shrunk", "moments"):
+        largest[base] = _most_clusters(shop, base)
+        note = "" if base in ("shifted", "moments") else "biased; its error does not vanish with the width"
+        for n in (largest[base] // 16, largest[base] // 4, largest[base]):
+            if n >= 2:
+                yield Proposal(
+                    f"clustered {base} {n}",
+                    "clustered",
+                    lambda n=n, base=base: _clustered_map(shop, base, n),
+                    note,  # type: ignore[misc]
+                )
+    n = largest["separable"]
+    if n >= 2:
+        yield Proposal(
+            f"clustered separable {n}, centres follow the keys",
+            "clustered",
+            lambda: _clustered_map(shop, "separable", n, recenter=True),
+            "key centres move to the means of the keys at hand: use estimate, or at(keys)",
+            apart=True,
+        )
+        yield Proposal(
+            f"clustered separable {n}, {_EXACT_SHARE:.0%} exact",
+            "clustered",
+            lambda: _clustered_map(shop, "separable", n, exact_share=_EXACT_SHARE),
+            f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, which costs quadratic time: use estimate",
+            apart=True,
+        )
+
+
+def _most_clusters(shop: Workshop, base: str) -> int:
+    """The largest power of two that leaves each cluster enough points and each base two projections."""
+    rows = min(len(shop.queries), len(shop.keys))
+    most = 1
+    while True:
+        n = 2 * most
+        if n * _POINTS_PER_CLUSTER > rows or n * rows * (shop.dim + 1) > _LARGEST_TENSOR:
+            return most
+        if base == "moments" and n > _MOST_PAIRED_CLUSTERS:
+            return most
+        if shop.cost(_blank(shop, base, n, 2)) > shop.limit * (1 + 1e-9):
+            return most
+        most = n
+
+
+def _blank(shop: Workshop, base: str, n: int, n_projections: int) -> ClusteredHybrid:
+    """A map of the right sizes, fitted to nothing: its cost is known before any data are clustered."""
+    inner, d = None, shop.dim
+    if base != "separable":
+        full = _MATRICES[base].endswith("full")
+        heads = n * n if base == "moments" else None
+        matrix = 2 * torch.eye(d) if full else torch.full((d,), 2.0)
+        inner = Exponential(
+            d,
+            n_projections=n_projections,
+            matrix=matrix if heads is None else matrix.expand(heads, *matrix.shape),
+            heads=heads,
+            projection="iid",
+        )
+    shrinkage = torch.ones(()) if base == "shrunk" else None
+    centers = torch.zeros(n, d)
+    return ClusteredHybrid(centers, centers, base=base, feature_map=inner, shrinkage=shrinkage)
+
+
+def _clustered_map(shop: Workshop, base: str, n: int, **arguments: Any) -> FeatureMap:
+    if base != "separable":
+        m = largest_within(lambda m: _blank(shop, base, n, m), shop.cost, shop.limit, shop.probes)
+        arguments |= {"n_projections": m, "matrix": _MATRICES[base]}
+    return ClusteredHybrid.fit(
+        shop.queries,
+        shop.keys,
+        n_clusters=(n, n),
+        base=base,
+        seed=shop.seed,
+        generator=shop.generator(),
+        **arguments,
+    )

@@ -1,0 +1,125 @@
+"""How wrong a map is on held-out queries and keys, with an interval over redraws of ω.
+
+The attention weights are W = diag(1/K1) K with K = exp(QKᵀ), their estimate Ŵ is the same with K̂. A denominator that
+is not positive, or below a thousandth of Σ|K̂|, is set to that: without it a single row decides everything.
+
+=============  ===========================================================
+objective      error of a draw
+=============  ===========================================================
+``attention``  ‖Ŵ − W‖/‖W‖, Frobenius norms
+``output``     ‖ŴV − WV‖/‖WV‖ for the values V
+``kernel``     √ of the mean over draws of (K̂/K − 1)², median over pairs
+=============  ===========================================================
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from scipy.stats import t as student
+from torch import Generator, Tensor
+
+from hrf import kernels
+from hrf.features.base import FeatureMap, Features
+from hrf.features.optimal import DenseExponential
+
+__all__ = ["FLOOR", "OBJECTIVES", "Interval", "Problem", "predicted_error"]
+
+OBJECTIVES = ("attention", "output", "kernel")
+
+#: The least denominator of a row, as a share of the sum of the magnitudes of its estimates.
+FLOOR = 1e-3
+
+_LEVEL = 0.95
+_PREDICTED_PAIRS = 96  # queries and keys whose closed-form errors are looked at
+
+
+class Interval(NamedTuple):
+    """A value between two bounds that hold 95 % of the time."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Problem(NamedTuple):
+    """Queries ``(L, d)``, keys ``(S, d)``, perhaps values ``(S, d_v)``, and what is asked of an estimate."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor | None
+    objective: str
+
+    def error(self, feature_map: FeatureMap, n_redraws: int, generator: Generator) -> Interval:
+        """The error over ``n_redraws`` draws, the first of them the map's own; the map is left as it is.
+
+        The interval is a jackknife over the draws with a t-quantile. Without randomness it has no width.
+        """
+        draws = [self._sample(feature_map._pairwise(self.queries, self.keys))]
+        random = any(True for _ in feature_map._projections())
+        other = copy.deepcopy(feature_map) if random else feature_map
+        for _ in range(n_redraws - 1 if random else 0):
+            other.redraw_(generator)
+            draws.append(self._sample(other._pairwise(self.queries, self.keys)))
+        return _jackknife(torch.stack(draws), self._statistic)
+
+    def uniform(self) -> float:
+        """The error of attention that ignores queries and keys: all weights of a row are equal."""
+        log_kernel = kernels.log_softmax_kernel(self.queries, self.keys)
+        log_mean = log_kernel.logsumexp(-1, keepdim=True) - torch.tensor(float(len(self.keys))).log()
+        sample = self._sample(Features(torch.ones_like(log_kernel), log_mean.expand_as(log_kernel)))
+        return float(self._statistic(sample.unsqueeze(0)))
+
+    def _sample(self, estimate: Features) -> Tensor:
+        """What one draw contributes: a number, or for ``kernel`` a number a pair."""
+        log_kernel = kernels.log_softmax_kernel(self.queries, self.keys)
+        if self.objective == "kernel":
+            values, log_scale = estimate
+            return (values * (log_scale - log_kernel).exp() - 1).square()
+        exact, estimated = log_kernel.softmax(-1), _normalised(estimate)
+        if self.values is not None and self.objective == "output":
+            exact, estimated = exact @ self.values, estimated @ self.values
+        return torch.linalg.norm(estimated - exact) / torch.linalg.norm(exact)
+
+    def _statistic(self, draws: Tensor) -> Tensor:
+        return draws.mean(0).median().sqrt() if self.objective == "kernel" else draws.mean()
+
+
+def _normalised(estimate: Features) -> Tensor:
+    """The rows over their sums, at any scale: ``(L, S)``."""
+    values, log_scale = estimate
+    largest = (values.abs().log() + log_scale).amax(-1, keepdim=True)
+    kernel = values * (log_scale - largest).exp()
+    floor = FLOOR * kernel.abs().sum(-1, keepdim=True)
+    return kernel / kernel.sum(-1, keepdim=True).maximum(floor)
+
+
+def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Interval:
+    value, n = float(statistic(draws)), len(draws)
+    if n == 1:
+        return Interval(value, value, value)
+    others = torch.stack([statistic(torch.cat([draws[:k], draws[k + 1 :]])) for k in range(n)])
+    deviation = float(((n - 1) / n * (others - others.mean()).square().sum()).sqrt())
+    half = float(student.ppf((1 + _LEVEL) / 2, n - 1)) * deviation
+    return Interval(value, max(0.0, value - half), value + half)
+
+
+def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> float | None:
+    """The median of √MSE/K over pairs by closed form, or ``None`` where no form is known.
+
+    FAVOR# has one for independent rows only; it is an upper bound in practice for orthogonal ones.
+    """
+    if isinstance(feature_map, DenseExponential):
+        twin = DenseExponential(
+            feature_map.dim, n_projections=feature_map.n_projections, projection="iid", generator=Generator()
+        )
+        twin.curvature, twin.basis = feature_map.curvature, feature_map.basis
+        feature_map = twin
+    try:
+        errors = feature_map.relative_error(queries[:_PREDICTED_PAIRS], keys[:_PREDICTED_PAIRS])
+    except NotImplementedError:
+        return None
+    return float(errors.median())
