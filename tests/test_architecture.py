@@ -18,8 +18,11 @@ ROOMS = [
     "projections",
     "fitting",
     "features",
+    "advice",
+    "files",
     "experiments",
     "report",
+    "advice_report",
     "cli",
 ]
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from hrf.experiments.angles import Curve, Progress, Result
 from hrf.experiments.words import ROUNDING, TIE, angle_text, capital, number_text, sentences
 
-__all__ = ["figure", "folder", "progress", "publish", "read", "table", "to_json", "write"]
+__all__ = ["figure", "folder", "png", "progress", "publish", "read", "table", "to_json", "write"]
 
 # Okabe and Ito's palette, told apart with every kind of colour vision; yellow is left out, too pale on white.
 _COLOURS = {
@@ -41,7 +41,7 @@ _GREY = "#555555"
 def publish(result: Result, out: Path) -> None:
     """Save the figure and the numbers in the directory ``out``; print the table and what it says."""
     name = result.experiment
-    files = {out / f"{name}.png": _png(figure(result)), out / f"{name}.json": to_json(result).encode()}
+    files = {out / f"{name}.png": png(figure(result)), out / f"{name}.json": to_json(result).encode()}
     for path, content in files.items():
         write(path, content)
     console = Console(highlight=False)
@@ -54,13 +54,13 @@ def publish(result: Result, out: Path) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
+def progress(counted: str = "draws") -> Iterator[Progress]:
     """A bar on stderr for as long as the block runs; yields what moves it."""
     columns = (
         TextColumn("{task.description:<15}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("draws"),
+        TextColumn(counted),
         TimeElapsedColumn(),
     )
     console = Console(stderr=True)
@@ -111,7 +111,8 @@ def read(path: Path) -> Result:
     return Result.from_dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _png(drawing: Figure) -> bytes:
+def png(drawing: Figure) -> bytes:
+    """The figure as the content of a file."""
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png", dpi=160)
     return buffer.getvalue()

@@ -106,6 +106,28 @@ def test_shifts_move_the_point_of_zero_variance():
     torch.testing.assert_close(one_sided.relative_error(X, Y), expected)
 
 
+@pytest.mark.parametrize("matrix", [None, *hrf.fitting.KINDS])
+@pytest.mark.parametrize("shift", [True, False])
+def test_fit_finds_matrix_and_means_head_by_head(matrix, shift):
+    g = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(2, 3, 50, 4, generator=g, dtype=torch.float64) + 0.5 for _ in range(2))
+    phi = hrf.Exponential.fit(
+        x, y, n_projections=4, matrix=matrix, shift=shift, heads=3, projection="iid"
+    ).double()
+    assert phi.estimate(x, y).shape == (2, 3, 50, 50)
+    for head in range(3):
+        q, k = x[:, head].reshape(-1, 4), y[:, head].reshape(-1, 4)
+        if shift:
+            torch.testing.assert_close(phi.query_shift[head, 0], q.mean(0), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(phi.key_shift[head, 0], k.mean(0), rtol=1e-6, atol=1e-6)
+        alone = hrf.Exponential.fit(
+            q, k, n_projections=4, matrix=matrix, shift=shift, projection="iid"
+        ).double()
+        torch.testing.assert_close(
+            phi.log_mse(x, y)[0, head], alone.log_mse(x[0, head], y[0, head]), rtol=1e-4, atol=1e-4
+        )
+
+
 def test_plain_features_that_overflow_say_what_to_use():
     x = torch.full((1, 4), 30.0)
     for phi in (

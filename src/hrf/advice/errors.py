@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 
 from hrf import kernels
 from hrf.features.base import FeatureMap, Features
+from hrf.features.clustered import ClusteredHybrid
 from hrf.features.optimal import DenseExponential
 
 __all__ = ["FLOOR", "OBJECTIVES", "Interval", "Problem", "predicted_error"]
@@ -110,8 +111,11 @@ def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Interval
 def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> float | None:
     """The median of √MSE/K over pairs by closed form, or ``None`` where no form is known.
 
-    FAVOR# has one for independent rows only; it is an upper bound in practice for orthogonal ones.
+    FAVOR# has one for independent rows only, which stands in for that of orthogonal ones. Centres that follow the keys
+    would follow the few that are looked at here, so there is none for them.
     """
+    if isinstance(feature_map, ClusteredHybrid) and feature_map.recenter:
+        return None
     if isinstance(feature_map, DenseExponential):
         twin = DenseExponential(
             feature_map.dim, n_projections=feature_map.n_projections, projection="iid", generator=Generator()

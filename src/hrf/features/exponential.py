@@ -22,6 +22,7 @@ from torch import Generator, Tensor
 from hrf import kernels, theory
 from hrf.features.base import FeatureMap, Features, Rows, Side, check_overflow, half_square
 from hrf.features.matrices import matrix_pair
+from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
 
 __all__ = ["Exponential", "Positive", "Trigonometric"]
@@ -85,6 +86,52 @@ class Exponential(FeatureMap):
         self.register_buffer("key_shift", self._shift(key_shift, "key_shift"))
         signs = 2 if antithetic and self.query_matrix.has_real else 1
         self.feature_dim = n_projections * signs * (2 if self.query_matrix.has_imag else 1)
+
+    @classmethod
+    def fit(
+        cls,
+        queries: Tensor,
+        keys: Tensor,
+        *,
+        n_projections: int,
+        matrix: str | None = "real-full",
+        shift: bool = True,
+        heads: int | None = None,
+        **arguments: Any,
+    ) -> Exponential:
+        """An `Exponential` with A in closed form and shifts at the means, for queries that meet all keys.
+
+        Args:
+            queries: ``(..., L, d)``, or ``(..., H, L, d)`` with ``heads=H``: fitted head by head.
+            keys: ``(..., S, d)``, likewise.
+            n_projections: number m of rows ω.
+            matrix: one of `hrf.fitting.KINDS`, or ``None`` for the identity.
+            shift: move the origin to the means.
+            heads: ``None``, or H.
+            **arguments: ``antithetic``, ``projection`` and ``generator`` of the constructor.
+
+        >>> import torch, hrf
+        >>> x = torch.randn(500, 4) * torch.tensor([2.0, 0.3, 0.3, 0.3]) + 1
+        >>> y = torch.randn(500, 4) * torch.tensor([0.2, 1.0, 1.0, 1.0])
+        >>> fitted = hrf.Exponential.fit(x, y, n_projections=64)
+        >>> plain = hrf.Positive(4, n_projections=64)
+        >>> bool(fitted.relative_error(x, y).median() < plain.relative_error(x, y).median() / 10)
+        True
+        """
+        vectors = [samples(queries, heads, "queries"), samples(keys, heads, "keys")]
+        means = [u.mean(-2) for u in vectors] if shift else [None, None]
+        centred = [u if c is None else u - c.unsqueeze(-2) for u, c in zip(vectors, means, strict=True)]
+        a = None if matrix is None else fit_matrix(SecondMoments.of(*centred), matrix)
+        fitted = Exponential(
+            vectors[0].shape[-1],
+            n_projections=n_projections,
+            matrix=a,
+            query_shift=means[0],
+            key_shift=means[1],
+            heads=heads,
+            **arguments,
+        )
+        return fitted.to(torch.get_default_dtype())
 
     def _shift(self, shift: Tensor | None, name: str) -> Tensor | None:
         if shift is None:

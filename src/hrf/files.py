@@ -1,0 +1,156 @@
+"""Arrays from files: one row a vector. Whatever is wrong with a file is said in one sentence, by a ``ValueError``.
+
+``.npy``, ``.npz``, ``.safetensors`` and ``.csv`` are read. A file with several arrays needs a name: ``FILE:NAME``.
+"""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Generator, Tensor
+
+__all__ = ["read_array", "wine"]
+
+_WINE_NORM = 1.0
+
+
+def read_array(location: str) -> Tensor:
+    """The matrix in a file, ``(N, d)``, finite and in float64.
+
+    Args:
+        location: a path, or ``FILE:NAME`` for one of several arrays.
+    """
+    path, name = _divided(location)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path} ends in {path.suffix!r}; expected one of {', '.join(_READERS)}")
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    try:
+        array = reader(path, name)
+    except (OSError, EOFError, zipfile.BadZipFile, SafetensorError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as {path.suffix}: {error}") from error
+    if array.is_complex() or array.ndim != 2:
+        kind = "complex numbers" if array.is_complex() else "numbers"
+        raise ValueError(f"{location} holds {kind} of shape {tuple(array.shape)}; expected a real matrix (N, d)")
+    if not array.numel():
+        raise ValueError(f"{location} is empty: its shape is {tuple(array.shape)}")
+    array = array.double()
+    if bad := int((~array.isfinite()).sum()):
+        raise ValueError(f"{location} has {bad} values that are NaN or infinite; expected finite numbers")
+    return array
+
+
+def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """The 178 wines of scikit-learn as queries ``(89, 13)`` and keys ``(89, 13)``.
+
+    Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one number so
+    that the mean of ‖x‖² is 1.
+    """
+    try:
+        from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ValueError(
+            "the built-in data need scikit-learn: pip install 'hybrid-random-features[learn]', or name two files"
+        ) from error
+    x = torch.from_numpy(load_wine().data).double()
+    x = (x - x.mean(0)) / x.std(0, correction=0)
+    x = x * (_WINE_NORM / x.square().sum(-1).mean().sqrt())
+    x = x[torch.randperm(len(x), generator=Generator().manual_seed(seed))]
+    return x[: len(x) // 2], x[len(x) // 2 :]
+
+
+def _divided(location: str) -> tuple[Path, str | None]:
+    """Path and name of ``FILE:NAME``; a file whose own name has a colon is itself."""
+    before, colon, name = location.rpartition(":")
+    if colon and Path(before).suffix.lower() in _READERS and not Path(location).exists():
+        return Path(before), name
+    return Path(location), None
+
+
+def _read_npy(path: Path, name: str | None) -> Tensor:
+    _refuse_name(path, name)
+    try:
+        return _tensor(np.load(path, allow_pickle=False), path)
+    except ValueError as error:  # NumPy speaks of pickle where a file is no array at all
+        raise ValueError(f"{path} cannot be read as .npy: it is damaged, or holds no plain array of numbers") from error
+
+
+def _read_npz(path: Path, name: str | None) -> Tensor:
+    with np.load(path, allow_pickle=False) as arrays:
+        chosen = _choose(path, list(arrays), name)
+        try:
+            return _tensor(arrays[chosen], path)
+        except ValueError as error:
+            raise ValueError(f"{path}:{chosen} holds no plain array of numbers") from error
+
+
+def _read_safetensors(path: Path, name: str | None) -> Tensor:
+    tensors = load_file(path)
+    return tensors[_choose(path, list(tensors), name)]
+
+
+def _read_csv(path: Path, name: str | None) -> Tensor:
+    """Numbers and commas, with or without a first line of names."""
+    _refuse_name(path, name)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(map(str.strip, row))]
+    if lines and not any(map(_is_number, lines[0][1])):
+        lines = lines[1:]
+    if not lines:
+        raise ValueError(f"{path} is empty: it has no line with numbers")
+    first, width = lines[0][0], len(lines[0][1])
+    for number, row in lines:
+        if len(row) != width:
+            raise ValueError(f"{path} has {len(row)} values in line {number} but {width} in line {first}")
+        for column, cell in enumerate(row, 1):
+            if not _is_number(cell):
+                raise ValueError(f"{path} has {cell.strip()!r} in line {number}, column {column}; expected a number")
+    return torch.tensor([[float(cell) for cell in row] for _, row in lines], dtype=torch.float64)
+
+
+_READERS: dict[str, Callable[[Path, str | None], Tensor]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".csv": _read_csv,
+}
+
+
+def _tensor(array: np.ndarray, path: Path) -> Tensor:  # type: ignore[type-arg, unused-ignore]
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc":
+        raise ValueError(f"{path} holds no numbers")
+    wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    return torch.from_numpy(np.ascontiguousarray(wide))
+
+
+def _choose(path: Path, names: list[str], name: str | None) -> str:
+    """The array that is meant, or the only one."""
+    listed = ", ".join(sorted(names)) or "none"
+    if name is None and len(names) == 1:
+        return names[0]
+    if name is None:
+        raise ValueError(f"{path} holds {len(names)} arrays; name one of them as {path}:NAME (there are: {listed})")
+    if name not in names:
+        raise ValueError(f"{path} has no array {name!r}; there are: {listed}")
+    return name
+
+
+def _refuse_name(path: Path, name: str | None) -> None:
+    if name is not None:
+        raise ValueError(f"{path} holds one array, without a name; leave {':' + name!r} away")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
