@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "CHARACTERS",
     "MAX_TOKENS",
     "N_LAYERS",
     "Attention",

@@ -24,6 +24,21 @@ hrf angles --radius 1 --features 1024
 hrf angles --draws 20000 --seed 7 --out results/more-draws
 """
 
+_ADVISE = """Which feature map to use for your queries and keys: a table, a figure, the fitted map and a page.
+
+QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector a row; FILE:NAME is one of several
+arrays in a file. The kernel is exp(scale · q·k): for attention over d dimensions, --scale is 1/√d. Without files
+it runs on scikit-learn's wines: standardised, divided in two, and scaled to norm 1.
+
+Examples:
+
+\b
+hrf advise
+hrf advise queries.npy keys.npy --scale 0.125
+hrf advise layer3.safetensors:q layer3.safetensors:k --values layer3.safetensors:v --budget 512
+hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
+"""
+
 
 def main() -> None:
     """Run the command; without its libraries, say how to get them."""
@@ -48,7 +63,8 @@ def application() -> "typer.Typer":
     import typer
 
     import hrf
-    from hrf import report
+    from hrf import advice_report, files, report
+    from hrf.advice import advise as find_advice
     from hrf.experiments import angles as angles_experiment
 
     defaults = angles_experiment.Settings()
@@ -103,5 +119,53 @@ def application() -> "typer.Typer":
             result = angles_experiment.run(settings, advance)
         with one_sentence():
             report.publish(result, folder)
+
+    @app.command(help=_ADVISE)
+    def advise(
+        queries: Annotated[str | None, typer.Argument(help="File with the queries.")] = None,
+        keys: Annotated[str | None, typer.Argument(help="File with the keys.")] = None,
+        values: Annotated[str | None, typer.Option(help="File with the values, one a key.")] = None,
+        budget: Annotated[
+            int, typer.Option(help="Each map may cost as much as positive features of this width.")
+        ] = 256,
+        unit: Annotated[str, typer.Option(help="What is counted: width, flops or time.")] = "width",
+        objective: Annotated[
+            str | None,
+            typer.Option(
+                help="Which error: output (with values), attention (without), or kernel.",
+                show_default="by values",
+            ),
+        ] = None,
+        scale: Annotated[float, typer.Option(help="Factor of the logits.")] = 1.0,
+        seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+        out: Annotated[
+            Path, typer.Option(help="Directory for the figure, the map, the numbers and report.html.")
+        ] = Path("results"),
+    ) -> None:
+        """Print a table, save a figure, the best map and a page."""
+        with one_sentence():
+            if queries is None:
+                if values is not None:
+                    raise ValueError("there are values without queries and keys; expected all three files")
+                q, k, v = *files.wine(seed), None
+            elif keys is None:
+                raise ValueError(f"there are queries in {queries} but no keys; expected two files")
+            else:
+                q, k = files.read_array(queries), files.read_array(keys)
+                v = None if values is None else files.read_array(values)
+            folder = report.folder(out)
+            with report.progress("maps") as advance:
+                advice = find_advice(
+                    q,
+                    k,
+                    v,
+                    budget=budget,
+                    unit=unit,
+                    objective=objective,
+                    scale=scale,
+                    seed=seed,
+                    progress=advance,
+                )
+            advice_report.publish(advice, folder)
 
     return app

@@ -1,6 +1,6 @@
-"""Arrays from files: one row a vector. Whatever is wrong with a file is said in one sentence, by a ``ValueError``.
+"""Arrays from files, one row a vector; what is wrong with a file is said in one sentence, by a ``ValueError``.
 
-``.npy``, ``.npz``, ``.safetensors`` and ``.csv`` are read. A file with several arrays needs a name: ``FILE:NAME``.
+Kinds: ``.npy``, ``.npz``, ``.safetensors`` and ``.csv``. One of several arrays in a file is ``FILE:NAME``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def read_array(location: str) -> Tensor:
         raise ValueError(f"{path} cannot be read as {path.suffix}: {error}") from error
     if array.is_complex() or array.ndim != 2:
         kind = "complex numbers" if array.is_complex() else "numbers"
-        raise ValueError(f"{location} holds {kind} of shape {tuple(array.shape)}; expected a real matrix (N, d)")
+        raise ValueError(
+            f"{location} holds {kind} of shape {tuple(array.shape)}; expected a real matrix (N, d)"
+        )
     if not array.numel():
         raise ValueError(f"{location} is empty: its shape is {tuple(array.shape)}")
     array = array.double()
@@ -51,14 +53,14 @@ def read_array(location: str) -> Tensor:
 def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
     """The 178 wines of scikit-learn as queries ``(89, 13)`` and keys ``(89, 13)``.
 
-    Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one number so
-    that the mean of ‖x‖² is 1.
+    Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one number
+    so that the mean of ‖x‖² is 1.
     """
     try:
         from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ValueError(
-            "the built-in data need scikit-learn: pip install 'hybrid-random-features[learn]', or name two files"
+            "the built-in data need scikit-learn (pip install 'hybrid-random-features[learn]'); or name files"
         ) from error
     x = torch.from_numpy(load_wine().data).double()
     x = (x - x.mean(0)) / x.std(0, correction=0)
@@ -80,7 +82,9 @@ def _read_npy(path: Path, name: str | None) -> Tensor:
     try:
         return _tensor(np.load(path, allow_pickle=False), path)
     except ValueError as error:  # NumPy speaks of pickle where a file is no array at all
-        raise ValueError(f"{path} cannot be read as .npy: it is damaged, or holds no plain array of numbers") from error
+        raise ValueError(
+            f"{path} cannot be read as .npy: it is damaged, or holds no plain array of numbers"
+        ) from error
 
 
 def _read_npz(path: Path, name: str | None) -> Tensor:
@@ -112,7 +116,9 @@ def _read_csv(path: Path, name: str | None) -> Tensor:
             raise ValueError(f"{path} has {len(row)} values in line {number} but {width} in line {first}")
         for column, cell in enumerate(row, 1):
             if not _is_number(cell):
-                raise ValueError(f"{path} has {cell.strip()!r} in line {number}, column {column}; expected a number")
+                raise ValueError(
+                    f"{path} has {cell.strip()!r} in line {number}, column {column}; expected a number"
+                )
     return torch.tensor([[float(cell) for cell in row] for _, row in lines], dtype=torch.float64)
 
 
@@ -137,7 +143,9 @@ def _choose(path: Path, names: list[str], name: str | None) -> str:
     if name is None and len(names) == 1:
         return names[0]
     if name is None:
-        raise ValueError(f"{path} holds {len(names)} arrays; name one of them as {path}:NAME (there are: {listed})")
+        raise ValueError(
+            f"{path} holds {len(names)} arrays; name one of them as {path}:NAME (there are: {listed})"
+        )
     if name not in names:
         raise ValueError(f"{path} has no array {name!r}; there are: {listed}")
     return name

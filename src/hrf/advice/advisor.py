@@ -41,21 +41,22 @@ def advise(
 ) -> Advice:
     """Which feature map to use for exp(qᵀk) on this data, within a budget.
 
-    Half of the queries and half of the keys, by ``seed``, are fitted to (4,096 of each at most); errors are measured
-    on up to 512 queries and 2,048 keys of the other half. If there are as many queries as keys, they are taken to be
-    of the same tokens and are divided alike. Candidates that fail are left out, and `Advice.left_out` says why.
+    Half of the queries and half of the keys, by ``seed``, are fitted to (4,096 of each at most); errors are
+    measured on up to 512 queries and 2,048 keys of the other half. If there are as many queries as keys, they
+    are taken to be of the same tokens and are divided alike. Candidates that fail are left out, and
+    `Advice.left_out` says why.
 
     Args:
-        queries: ``(N, d)``, a tensor or an array. The kernel is exp(scale · qᵀk): for queries and keys of attention,
-            ``scale=d ** -0.5``, or both sides multiplied by d^(−1/4) beforehand.
+        queries: ``(N, d)``, a tensor or an array. The kernel is exp(scale · qᵀk): for queries and keys of
+            attention, ``scale=d ** -0.5``, or both sides multiplied by d^(−1/4) beforehand.
         keys: ``(S, d)``.
         values: ``(S, d_v)``, or ``None``.
         budget: each candidate may cost as much as positive features of this width.
-        unit: what is counted: ``"width"``, active features of a vector; ``"flops"``, operations to map a vector; or
-            ``"time"``, measured, so that the sizes of maps depend on the machine and its load.
+        unit: what is counted: ``"width"``, active features of a vector; ``"flops"``, operations to map a
+            vector; or ``"time"``, measured, so that the sizes of maps depend on the machine and its load.
         objective: ``"output"``, the default where there are values: relative error of the attention output;
-            ``"attention"``, the default elsewhere: that of the attention weights; or ``"kernel"``: the median of
-            √MSE/K over pairs.
+            ``"attention"``, the default elsewhere: that of the attention weights; or ``"kernel"``: the median
+            of √MSE/K over pairs.
         scale: the factor of the logits. The maps of the result take inputs multiplied by its root.
         n_redraws: draws of ω behind each confidence interval, two or more.
         seed: of everything random; the same seed gives the same advice, times aside.
@@ -69,7 +70,13 @@ def advise(
     >>> advice.best.estimate(x, y).shape, advice.warning is None
     (torch.Size([200, 200]), True)
     """
-    settings = {"budget": budget, "unit": unit, "n_redraws": n_redraws, "seed": seed, "scale": scale}
+    settings: dict[str, Any] = {
+        "budget": budget,
+        "unit": unit,
+        "n_redraws": n_redraws,
+        "seed": seed,
+        "scale": scale,
+    }
     _check_settings(**settings)
     objective = objective or ("attention" if values is None else "output")
     if objective not in OBJECTIVES:
@@ -96,7 +103,9 @@ def advise(
         _TIME_PROBES if unit == "time" else 1,
         seed,
     )
-    ranking, beyond, left_out = [], [], {}
+    ranking: list[Candidate] = []
+    beyond: list[Candidate] = []
+    left_out: dict[str, str] = {}
     everything = list(proposals(shop))
     for index, proposal in enumerate(everything):
         if progress is not None:
@@ -117,7 +126,7 @@ def advise(
         held_out.uniform(),
         left_out,
         Settings(
-            **cast(dict[str, Any], settings),
+            **settings,
             objective=objective,
             dim=q.shape[-1],
             n_queries=len(q),
@@ -169,7 +178,9 @@ def _vectors(given: Any, name: str) -> Tensor:
     """Rows in float64 on the CPU, or an error that says what is wrong with them."""
     tensor = torch.as_tensor(given).detach().cpu()
     if tensor.is_complex() or tensor.ndim != 2 or not tensor.numel():
-        raise ValueError(f"{name} have shape {tuple(tensor.shape)} and {tensor.dtype}; expected real numbers (N, d)")
+        raise ValueError(
+            f"{name} have shape {tuple(tensor.shape)} and {tensor.dtype}; expected real numbers (N, d)"
+        )
     tensor = tensor.double()
     if bad := int((~tensor.isfinite()).sum()):
         raise ValueError(f"{name} have {bad} values that are NaN or infinite; expected finite values")

@@ -1,14 +1,15 @@
 """Every family of maps at one budget, fitted to queries and keys.
 
-The families: isotropic maps (trigonometric, positive, FAVOR++), hybrids of the two (angular, Gaussian), maps fitted
-to second moments (FAVOR#, `Exponential` with a fitted A, about the origin or about the means), and clustered maps.
-Apart from them stand two that are no features of one vector alone: centres that follow the keys at hand, and clusters
-that are met exactly.
+The families: isotropic maps (trigonometric, positive, FAVOR++), hybrids of the two (angular, Gaussian), maps
+fitted to second moments (FAVOR#, `Exponential` with a fitted A, about the origin or about the means), and
+clustered maps. Apart from them stand two that are no features of one vector alone: centres that follow the keys
+at hand, and clusters that are met exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -92,26 +93,21 @@ class Workshop(NamedTuple):
 
 def proposals(shop: Workshop) -> Iterator[Proposal]:
     """All candidates, cheap ones first."""
-    yield Proposal("trigonometric", "isotropic", lambda: shop.sized(Trigonometric))
-    yield Proposal("positive", "isotropic", lambda: shop.sized(Positive), "FAVOR+; never negative")
-    for name, cls, family in (
-        ("FAVOR++", OptimalPositive, "isotropic"),
-        ("FAVOR#", DenseExponential, "fitted"),
-    ):
-        yield Proposal(name, family, lambda cls=cls: _fitted_positive(shop, cls), "never negative")  # type: ignore[misc]
-    yield Proposal("angular hybrid", "hybrid", lambda: _best_hybrid(shop, AngularHybrid, [{}]))
-    yield Proposal(
-        "Gaussian hybrid", "hybrid", lambda: _best_hybrid(shop, GaussianHybrid, _gaussian_settings(shop))
-    )
-    yield Proposal(
-        "centred", "fitted", lambda: _exponential(shop, None, True), "positive features about the means"
-    )
-    # About the means E xyᵀ is 0, and nothing tells a complex matrix where to be imaginary: no complex-full, centred.
-    for kind in ("real-diagonal", "real-full"):
-        name = f"{kind}, centred"
-        yield Proposal(name, "fitted", lambda kind=kind: _exponential(shop, kind, True))  # type: ignore[misc]
+    positive = "never negative"
+    yield Proposal("trigonometric", "isotropic", partial(shop.sized, Trigonometric))
+    yield Proposal("positive", "isotropic", partial(shop.sized, Positive), f"FAVOR+; {positive}")
+    yield Proposal("FAVOR++", "isotropic", partial(_fitted_positive, shop, OptimalPositive), positive)
+    yield Proposal("FAVOR#", "fitted", partial(_fitted_positive, shop, DenseExponential), positive)
+    yield Proposal("angular hybrid", "hybrid", partial(_best_hybrid, shop, AngularHybrid, [{}]))
+    gaussian = partial(_best_hybrid, shop, GaussianHybrid, _gaussian_settings(shop))
+    yield Proposal("Gaussian hybrid", "hybrid", gaussian)
+    about = "positive features about the means"
+    yield Proposal("centred", "fitted", partial(_exponential, shop, None, centred=True), about)
     for kind in ("real-diagonal", "real-full", "complex-full"):
-        yield Proposal(kind, "fitted", lambda kind=kind: _exponential(shop, kind, False))  # type: ignore[misc]
+        yield Proposal(kind, "fitted", partial(_exponential, shop, kind, centred=False))
+        # About the means E xyᵀ is 0, so nothing tells a complex matrix where to be imaginary.
+        if kind.startswith("real"):
+            yield Proposal(f"{kind}, centred", "fitted", partial(_exponential, shop, kind, centred=True))
     yield from _clustered(shop)
 
 
@@ -125,7 +121,7 @@ def _best_hybrid(
     shop: Workshop, cls: Callable[..., FeatureMap], settings: list[dict[str, Any]]
 ) -> FeatureMap:
     """The hybrid whose n, and other settings, do best on the fitting data in two draws."""
-    made = []
+    made: list[tuple[float, int, FeatureMap]] = []
     for n in (1, 2, 4, 8, 16):
         for chosen in settings:
             try:
@@ -145,7 +141,7 @@ def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
     return [{"sigma": steepness / radius, "radius": radius} for steepness in (0.5, 1.0)]
 
 
-def _exponential(shop: Workshop, kind: str | None, centred: bool) -> FeatureMap:
+def _exponential(shop: Workshop, kind: str | None, *, centred: bool) -> FeatureMap:
     """`Exponential` with a fitted A, its shifts at the means."""
     shifts = [u.mean(0) if centred else torch.zeros_like(u[0]) for u in (shop.queries, shop.keys)]
     moments = SecondMoments.of(shop.queries - shifts[0], shop.keys - shifts[1])
@@ -156,35 +152,29 @@ def _exponential(shop: Workshop, kind: str | None, centred: bool) -> FeatureMap:
 
 
 def _clustered(shop: Workshop) -> Iterator[Proposal]:
-    """Three numbers of clusters, a factor of four apart, for each base; the largest that budget and data allow."""
-    largest: dict[str, int] = {}
+    """For each base the largest number of clusters that budget and data allow, a fourth and a sixteenth."""
+    biased = "biased; its error does not vanish with the width"
     for base in ("separable", "shifted", "shrunk", "moments"):
-        largest[base] = _most_clusters(shop, base)
-        note = "" if base in ("shifted", "moments") else "biased; its error does not vanish with the width"
-        for n in (largest[base] // 16, largest[base] // 4, largest[base]):
+        most = _most_clusters(shop, base)
+        note = "" if base in ("shifted", "moments") else biased
+        for n in (most // 16, most // 4, most):
             if n >= 2:
                 yield Proposal(
-                    f"clustered {base} {n}",
-                    "clustered",
-                    lambda n=n, base=base: _clustered_map(shop, base, n),
-                    note,  # type: ignore[misc]
+                    f"clustered {base} {n}", "clustered", partial(_clustered_map, shop, base, n), note
                 )
-    n = largest["separable"]
-    if n >= 2:
-        yield Proposal(
-            f"clustered separable {n}, centres follow the keys",
-            "clustered",
-            lambda: _clustered_map(shop, "separable", n, recenter=True),
-            "key centres move to the means of the keys at hand: use estimate, or at(keys)",
-            apart=True,
-        )
-        yield Proposal(
-            f"clustered separable {n}, {_EXACT_SHARE:.0%} exact",
-            "clustered",
-            lambda: _clustered_map(shop, "separable", n, exact_share=_EXACT_SHARE),
-            f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, which costs quadratic time: use estimate",
-            apart=True,
-        )
+    n = _most_clusters(shop, "separable")
+    if n < 2:
+        return
+    for name, argument, note in (
+        ("recentred", {"recenter": True}, "centres move to the keys at hand: use estimate, or at(keys)"),
+        (
+            f"{_EXACT_SHARE:.0%} exact",
+            {"exact_share": _EXACT_SHARE},
+            f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, in quadratic time: use estimate",
+        ),
+    ):
+        make = partial(_clustered_map, shop, "separable", n, **argument)
+        yield Proposal(f"clustered separable {n}, {name}", "clustered", make, note, apart=True)
 
 
 def _most_clusters(shop: Workshop, base: str) -> int:

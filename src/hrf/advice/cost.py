@@ -1,9 +1,9 @@
 """What a map costs: active width, FLOPs or measured time, and the largest map within a budget.
 
-The *active width* is the number of products in φ(x)·ψ(y) that are not zero by construction. For most maps it is
-``feature_dim``. A vector of a clustered map fills the blocks of its own cluster only: n_k of them for a query, n_q
-for a key, and the larger number counts. Attention touches that many numbers a vector; its state has
-``feature_dim`` of them a column of the values.
+The *active width* is the number of features of a vector that are not zero by construction. For most maps it
+is ``feature_dim``. A vector of a clustered map fills the blocks of its own cluster only: n_k of them for a query,
+n_q for a key, and the larger number counts. Attention touches that many numbers a vector; its state has
+``feature_dim`` of them for each column of the values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def largest_within(
     small, large = cost(build(probes)), cost(build(2 * probes))
     slope = (large - small) / probes
     fixed = small - slope * probes
-    # A slope that noise made vanish says nothing; a feature is then taken to cost its share of the smaller map.
+    # A slope that noise made vanish says nothing; a projection then costs its share of the smaller map.
     slope = slope if slope > 0 else small / probes
     size = math.floor((limit * (1 + 1e-9) - fixed) / slope)
     if size < 1:

@@ -1,7 +1,7 @@
 """How wrong a map is on held-out queries and keys, with an interval over redraws of ω.
 
-The attention weights are W = diag(1/K1) K with K = exp(QKᵀ), their estimate Ŵ is the same with K̂. A denominator that
-is not positive, or below a thousandth of Σ|K̂|, is set to that: without it a single row decides everything.
+The attention weights W are the rows of the kernel K over their sums, and their estimate Ŵ is the same with K̂. A
+sum that is not positive, or below a thousandth of Σ|K̂|, counts as that much: else a single row decides everything.
 
 =============  ===========================================================
 objective      error of a draw
@@ -111,8 +111,8 @@ def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Interval
 def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> float | None:
     """The median of √MSE/K over pairs by closed form, or ``None`` where no form is known.
 
-    FAVOR# has one for independent rows only, which stands in for that of orthogonal ones. Centres that follow the keys
-    would follow the few that are looked at here, so there is none for them.
+    FAVOR# has one for independent rows only, which stands in for that of orthogonal ones. Centres that follow
+    the keys would follow the few that are looked at here, so there is none for them.
     """
     if isinstance(feature_map, ClusteredHybrid) and feature_map.recenter:
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from hrf.advice.result import Advice, Candidate, number
 
@@ -15,6 +17,9 @@ __all__ = ["figure"]
 # Okabe and Ito's palette, told apart with every kind of colour vision.
 _COLOURS = {"isotropic": "#0072B2", "hybrid": "#CC79A7", "fitted": "#E69F00", "clustered": "#009E73"}
 _GREY, _PALE, _INK = "#666666", "#e6e6e6", "#222222"
+_DASHES = (0, (4, 3))
+# Where a name may stand: right or left of its dot, and how many points above it.
+_SPOTS = ((1, 0), (-1, 0), (1, -11), (-1, -11), (1, 11), (-1, 11))
 _TITLES = {
     "attention": "relative error of the attention weights",
     "output": "relative error of the attention output",
@@ -27,36 +32,48 @@ def figure(advice: Advice) -> Figure:
     shown = [*advice.ranking, *advice.beyond]
     drawing = Figure(figsize=(13.5, 2.4 + 0.235 * len(shown)), layout="constrained", facecolor="white")
     ranks, plane = drawing.subplots(1, 2, width_ratios=[1, 1.05])
-    limits = _limits(advice, shown)
-    _draw_ranks(ranks, advice, limits)
-    _draw_plane(plane, advice, shown, limits)
     for axes in (ranks, plane):
         axes.spines[:].set_visible(False)
         axes.tick_params(which="both", length=0, labelcolor=_GREY)
         axes.set_axisbelow(True)
+    limits = _limits(advice, shown)
+    _draw_ranks(ranks, advice, limits)
+    labelled = _draw_plane(plane, advice, shown, limits)
     best, s = advice.ranking[0], advice.settings
     drawing.suptitle(
-        f"Best at this budget: {best.name}, error {number(best.error)}", x=0.008, ha="left", weight="bold", size=15
+        f"Best at this budget: {best.name}, error {number(best.error)}",
+        x=0.008,
+        ha="left",
+        weight="bold",
+        size=15,
     )
-    families = [family for family in _COLOURS if any(c.family == family for c in shown)]
-    handles = [
-        Line2D([], [], marker="o", linestyle="", markersize=7, color=_COLOURS[family], label=family)
-        for family in families
-    ]
-    handles.append(Line2D([], [], color=_GREY, linestyle=(0, (4, 3)), linewidth=1.2, label="uniform attention"))
-    handles.append(
-        Line2D([], [], marker="o", linestyle="", markersize=7, color=_GREY, markerfacecolor="white", label="needs more")
+    drawing.legend(
+        handles=_legend(advice), loc="outside lower left", ncols=8, frameon=False, handletextpad=0.5
     )
-    drawing.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, handletextpad=0.4)
-    ranks.set_title(
-        f"{s.n_queries:,} queries (norm {s.query_norm:.1f}) and {s.n_keys:,} keys (norm {s.key_norm:.1f}), d = {s.dim}; "
-        f"bars: 95 % over {s.n_redraws} draws",
-        loc="left",
-        size=9.5,
-        color=_GREY,
-    )
-    plane.set_title("error against cost, down and left is better", loc="left", size=9.5, color=_GREY)
+    norms = f"norms {s.query_norm:.1f} and {s.key_norm:.1f}"
+    about = f"{s.n_queries:,} queries, {s.n_keys:,} keys, d = {s.dim}, {norms}"
+    ranks.set_title(about, loc="left", size=9.5, color=_GREY)
+    plane.set_title("error against cost: down and left is better", loc="left", size=9.5, color=_GREY)
+    drawing.draw_without_rendering()  # only then are places on the page known
+    _write_labels(plane, labelled, best)
     return drawing
+
+
+def _legend(advice: Advice) -> list[Line2D]:
+    dot: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 7}
+    families = {c.family for c in advice.ranking}
+    handles = [
+        Line2D([], [], color=colour, label=name, **dot)
+        for name, colour in _COLOURS.items()
+        if name in families
+    ]
+    handles.append(Line2D([], [], color=_GREY, linewidth=2.2, alpha=0.45, label="95 % of draws"))
+    handles.append(Line2D([], [], color=_GREY, linestyle=_DASHES, linewidth=1.2, label="uniform attention"))
+    if advice.beyond:
+        handles.append(
+            Line2D([], [], color=_GREY, markerfacecolor="white", label="more than features", **dot)
+        )
+    return handles
 
 
 def _limits(advice: Advice, shown: list[Candidate]) -> tuple[float, float]:
@@ -70,24 +87,38 @@ def _limits(advice: Advice, shown: list[Candidate]) -> tuple[float, float]:
 def _draw_ranks(axes: Axes, advice: Advice, limits: tuple[float, float]) -> None:
     low, high = limits
     gap = 1 if advice.beyond else 0
-    places = [*range(len(advice.ranking)), *(len(advice.ranking) + gap + k for k in range(len(advice.beyond)))]
+    places = [
+        *range(len(advice.ranking)),
+        *(len(advice.ranking) + gap + k for k in range(len(advice.beyond))),
+    ]
     shown = [*advice.ranking, *advice.beyond]
     for place, c in zip(places, shown, strict=True):
         colour, outside = _COLOURS[c.family], c.error > high
         x = min(max(c.error, low), high)
         if not outside:
-            axes.plot([max(c.low, low), min(c.high, high)], [place, place], color=colour, linewidth=2.2, alpha=0.45)
+            axes.plot(
+                [max(c.low, low), min(c.high, high)], [place, place], color=colour, linewidth=2.2, alpha=0.45
+            )
         face = "white" if place >= len(advice.ranking) else colour
         size = 9 if place == 0 else 6.5
         marker = ">" if outside else "o"
-        axes.plot(x, place, marker, color=colour, markerfacecolor=face, markersize=size, clip_on=False, zorder=3)
-        axes.annotate(
-            number(c.error), (1, place), (8, 0), ("axes fraction", "data"), "offset points", va="center", size=8.5,
-            color=_INK if place == 0 else _GREY, weight="bold" if place == 0 else "normal",
+        axes.plot(
+            x, place, marker, color=colour, markerfacecolor=face, markersize=size, clip_on=False, zorder=3
         )
-    axes.axvline(advice.uniform, color=_GREY, linestyle=(0, (4, 3)), linewidth=1.2)
+        axes.annotate(
+            number(c.error),
+            (1, place),
+            (8, 0),
+            ("axes fraction", "data"),
+            "offset points",
+            va="center",
+            size=8.5,
+            color=_INK if place == 0 else _GREY,
+            weight="bold" if place == 0 else "normal",
+        )
+    axes.axvline(advice.uniform, color=_GREY, linestyle=_DASHES, linewidth=1.2)
     axes.set_yticks(places, [c.name for c in shown], size=9)
-    axes.get_yticklabels()[0].set_weight("bold")
+    axes.get_yticklabels()[0].set_fontweight("bold")
     for label in axes.get_yticklabels():
         label.set_color(_INK)
     axes.set_ylim(places[-1] + 0.8, -0.8)
@@ -96,54 +127,87 @@ def _draw_ranks(axes: Axes, advice: Advice, limits: tuple[float, float]) -> None
     axes.set_xlabel(_TITLES[advice.settings.objective])
 
 
-def _draw_plane(axes: Axes, advice: Advice, shown: list[Candidate], limits: tuple[float, float]) -> None:
+def _draw_plane(
+    axes: Axes, advice: Advice, shown: list[Candidate], limits: tuple[float, float]
+) -> list[tuple[Candidate, float, float]]:
+    """Returns the maps that want a label, with their places, and then all others."""
     by_flops = advice.settings.unit != "flops"
     low, high = limits
-
-    def cost(c: Candidate) -> float:
-        return c.flops if by_flops else c.width
-
-    inside = [c for c in shown if c.error <= high]
+    places = {
+        id(c): (float(c.flops if by_flops else c.width), max(c.error, low)) for c in shown if c.error <= high
+    }
+    inside = [c for c in shown if id(c) in places]
     for c in inside:
-        colour = _COLOURS[c.family]
-        y = max(c.error, low)
-        axes.plot([cost(c)] * 2, [max(c.low, low), min(c.high, high)], color=colour, linewidth=1.6, alpha=0.4)
-        face = "white" if c in advice.beyond else colour
-        axes.plot(cost(c), y, "o", color=colour, markerfacecolor=face, markersize=11 if c is shown[0] else 7, zorder=3)
-    axes.axhline(advice.uniform, color=_GREY, linestyle=(0, (4, 3)), linewidth=1.2)
-    front, least = [], math.inf
-    for c in sorted(advice.ranking, key=lambda c: (cost(c), c.error)):
-        if c.error < least and c.error <= high:
-            front.append(c)
-            least = c.error
-    axes.step([cost(c) for c in front], [max(c.error, low) for c in front], where="post", color=_INK, linewidth=0.8, alpha=0.5)
-    costs = [cost(c) for c in shown]
+        x, y = places[id(c)]
+        face = "white" if c in advice.beyond else _COLOURS[c.family]
+        size = 11 if c is shown[0] else 7
+        axes.plot(x, y, "o", color=_COLOURS[c.family], markerfacecolor=face, markersize=size, zorder=3)
+    axes.axhline(advice.uniform, color=_GREY, linestyle=_DASHES, linewidth=1.2)
+    front = _front([c for c in inside if c in advice.ranking], {key: x for key, (x, _) in places.items()})
+    axes.step(
+        *zip(*(places[id(c)] for c in front), strict=True), where="post", color=_INK, linewidth=0.8, alpha=0.5
+    )
+    costs = [x for x, _ in places.values()]
     axes.set_xscale("log")
-    left, right = min(costs) / 1.5, max(costs) * 1.5
-    axes.set_xlim(left, right)
+    axes.set_xlim(min(costs) / 1.6, max(costs) * 1.6)
     _logarithmic(axes, "y", limits)
-    axes.grid(axis="x", which="major", color=_PALE, linewidth=0.7)
+    axes.grid(axis="x", which="major", color=_PALE, linewidth=0.8)
     axes.xaxis.set_major_formatter(lambda value, _: _thousands(value))
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     axes.set_xlabel("FLOPs to map a vector" if by_flops else "active features of a vector")
-    for c in _labelled(advice, front):
-        middle = math.sqrt(left * right)
-        side = 1 if cost(c) < middle else -1
-        axes.annotate(
-            c.name, (cost(c), max(c.error, low)), (9 * side, -10), textcoords="offset points",
-            ha="left" if side > 0 else "right", va="center", size=9, color=_INK,
-            weight="bold" if c is advice.ranking[0] else "normal",
-        )
+    wanted = [c for c in _labelled(advice, front) if c in inside]
+    return [(c, *places[id(c)]) for c in [*wanted, *(c for c in inside if c not in wanted)]]
+
+
+def _front(candidates: list[Candidate], cost: dict[int, float]) -> list[Candidate]:
+    """Those that no cheaper candidate beats, cheapest first."""
+    front: list[Candidate] = []
+    for c in sorted(candidates, key=lambda c: (cost[id(c)], c.error)):
+        if not front or c.error < front[-1].error:
+            front.append(c)
+    return front
+
+
+def _write_labels(axes: Axes, placed: list[tuple[Candidate, float, float]], best: Candidate) -> None:
+    """Names beside their dots where they cover neither dots nor other names; without room there is no name."""
+    unit = axes.get_figure().dpi / 72  # type: ignore[union-attr]
+    frame = axes.get_window_extent()
+    dots = [axes.transData.transform((x, y)) for _, x, y in placed]
+    taken = [(x - 6 * unit, y - 6 * unit, x + 6 * unit, y + 6 * unit) for x, y in dots]
+    for (c, x, y), (px, py) in zip(placed, dots, strict=True):
+        width, height = (5.8 if c is best else 5.2) * len(c.name) * unit, 11 * unit
+        for side, up in _SPOTS:
+            left = px + 9 * unit if side > 0 else px - 9 * unit - width
+            box = (left, py + up * unit - height / 2, left + width, py + up * unit + height / 2)
+            inside = frame.x0 <= box[0] and box[2] <= frame.x1 and frame.y0 <= box[1] and box[3] <= frame.y1
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                axes.annotate(
+                    c.name,
+                    (x, y),
+                    (9 * side, up),
+                    textcoords="offset points",
+                    ha="left" if side > 0 else "right",
+                    va="center",
+                    size=9,
+                    color=_INK if c is best else _GREY,
+                    weight="bold" if c is best else "normal",
+                    path_effects=[withStroke(linewidth=3, foreground="white")],
+                )
+                break
+
+
+def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
 
 
 def _labelled(advice: Advice, front: list[Candidate]) -> list[Candidate]:
-    """The maps that nothing beats at their cost, and the best of each family."""
-    chosen = list(front)
-    for family in _COLOURS:
-        first = next((c for c in advice.ranking if c.family == family), None)
-        if first is not None and first not in chosen:
-            chosen.append(first)
-    return chosen
+    """By importance: the best, those apart, those that nothing cheaper beats, the best of families, the rest."""
+    firsts = [
+        next((c for c in advice.ranking if c.family == family), advice.ranking[0]) for family in _COLOURS
+    ]
+    ordered = [advice.ranking[0], *advice.beyond, *reversed(front), *firsts, *advice.ranking]
+    return list({id(c): c for c in ordered}.values())
 
 
 def _logarithmic(axes: Axes, which: str, limits: tuple[float, float]) -> None:

@@ -8,9 +8,14 @@ from typing import Any
 
 from hrf.features.base import FeatureMap
 
-__all__ = ["HEADER", "Advice", "Candidate", "Settings", "cells", "number"]
+__all__ = ["HEADER", "LEGEND", "Advice", "Candidate", "Settings", "cells", "number", "uniform_cells"]
 
-HEADER = ("map", "width", "state", "FLOPs", "µs", "error", "95 % interval", "kernel")
+#: What the columns of the table are.
+LEGEND = (
+    "width: active features of a vector; state: numbers that attention keeps for each column of the values; "
+    "FLOPs, µs: to map a vector; kernel ε: median of √MSE/K over pairs, by closed form"
+)
+HEADER = ("map", "width", "state", "FLOPs", "µs", "error", "95 % interval", "kernel ε")
 
 _GOOD_ENOUGH = 0.5
 _NEARLY = 1.1  # times the error of the best
@@ -19,6 +24,11 @@ _ERRORS = {
     "attention": "the attention weights",
     "output": "the attention output",
     "kernel": "the kernel values",
+}
+_WITHIN = {
+    "width": "with {} features or fewer",
+    "flops": "with no more FLOPs than positive features of width {}",
+    "time": "no slower than positive features of width {}",
 }
 
 
@@ -117,15 +127,11 @@ class Advice:
         useless = best.error > _NO_BETTER * self.uniform
         if not useless and best.error <= _GOOD_ENOUGH:
             return None
-        text = f"no map is good enough at this budget: {best.name}, the best, has an error of {number(best.error)}"
+        text = f"no map is good enough at this budget: the best, {best.name}, has error {number(best.error)}"
         if useless:
             text += f", no better than ignoring queries and keys (uniform attention: {number(self.uniform)})"
         text += f". Queries have norm {s.query_norm:.1f} and keys {s.key_norm:.1f}"
-        text += (
-            ", and random features fail beyond norms of about 2"
-            if s.query_norm * s.key_norm > 4
-            else ""
-        )
+        text += ", and random features fail beyond norms of about 2" if s.query_norm * s.key_norm > 4 else ""
         ways = ["raise the budget", "lower the scale of the logits", "compute exact attention"]
         better = min(self.beyond, key=lambda c: c.error, default=None)
         if better is not None and better.error < 0.8 * best.error:
@@ -143,14 +149,13 @@ class Advice:
         ]
         within = "" if best.low == best.high else f" (95 % interval {_interval(best)})"
         texts = [
-            f"Use {best.name}: of all maps that cost no more than positive features of width {s.budget}, it has "
-            f"the smallest error on data it was not fitted to.",
+            f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on data "
+            "it was not fitted to.",
             f"It gets {what} wrong by {number(best.error)}{within}, relative to their size.",
         ]
         if rivals:
-            texts.append(
-                f"The best of the other families: {', '.join(rivals)}; uniform attention {number(self.uniform)}."
-            )
+            rivals[-1] += f"; uniform attention {number(self.uniform)}"
+            texts.append(f"The best of the other families: {', '.join(rivals)}.")
         near = [c for c in self.ranking if c.error <= _NEARLY * best.error and c.flops < best.flops]
         if near:
             c = min(near, key=lambda c: c.flops)
@@ -165,7 +170,10 @@ class Advice:
 
         def plain(candidate: Candidate) -> dict[str, Any]:
             described = {name: getattr(candidate, name) for name in fields}
-            return described | {"map": repr(candidate.feature_map), "state": candidate.feature_map.feature_dim}
+            return described | {
+                "map": repr(candidate.feature_map),
+                "state": candidate.feature_map.feature_dim,
+            }
 
         return {
             "settings": vars(self.settings) | {"held_out": list(self.settings.held_out)},
@@ -183,7 +191,7 @@ class Advice:
         figure(self).savefig(path, dpi=160)
 
     def __str__(self) -> str:
-        rows = [HEADER, *map(cells, self.ranking), _uniform_cells(self.uniform), *map(cells, self.beyond)]
+        rows = [HEADER, *map(cells, self.ranking), uniform_cells(self.uniform), *map(cells, self.beyond)]
         widths = [max(len(row[k]) for row in rows) for k in range(len(HEADER))]
         lines = [
             "  ".join(
@@ -196,7 +204,9 @@ class Advice:
         lines.insert(1, rule)
         if self.beyond:
             lines.insert(len(self.ranking) + 3, rule)
-        return "\n".join([*lines, "", *self.sentences(), *([f"Warning: {self.warning}"] if self.warning else [])])
+        return "\n".join(
+            [*lines, "", *self.sentences(), *([f"Warning: {self.warning}"] if self.warning else [])]
+        )
 
 
 def cells(candidate: Candidate) -> tuple[str, ...]:
@@ -214,7 +224,8 @@ def cells(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _uniform_cells(error: float) -> tuple[str, ...]:
+def uniform_cells(error: float) -> tuple[str, ...]:
+    """The row of uniform attention, which has no cost."""
     return ("uniform attention", *[""] * 4, number(error), "", "")
 
 
