@@ -173,15 +173,14 @@ class Linearised(nn.Module):
             raise ValueError(f"{name} has last dimension {x.shape[-1]}, the map was built for dim={self.dim}")
         if heads and x.shape[-3] not in (1, self.heads):
             raise ValueError(f"{name} has {x.shape[-3]} heads, the map has {self.heads}; {expected}")
-        # On an accelerator the check would wait for the device, and compiled code cannot branch on it.
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            total = x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32))
-            if not total.isfinite():
-                bad = int((~x.isfinite()).sum())
-                raise ValueError(f"{name} has {bad} values that are NaN or infinite; expected finite values")
+        self._check_values(x, name)
         if self.heads is not None:
             x = x.expand(*x.shape[:-3], self.heads, -1, -1)  # one input for all heads is a view
         return x.to(torch.promote_types(torch.promote_types(x.dtype, self._dtype()), torch.float32))
+
+    def _check_values(self, x: Tensor, name: str) -> None:
+        """Refuse NaN and infinity; maps that add up the squares of x anyway look at those instead."""
+        check_finite(x, x, name)
 
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self._checked(x, "x"), self._checked(y, "y")
@@ -192,6 +191,20 @@ class Linearised(nn.Module):
         """The precision of ω, or of whatever a map without randomness is made of."""
         buffers = [omega.omega for omega in self._projections()] or list(self.buffers())
         return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
+
+
+def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
+    """Refuse ``x`` if some of ``sums``, which its values enter, are not finite."""
+    # On an accelerator the check would wait for the device, and compiled code cannot branch on it.
+    if sums.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
+    if not total.isfinite():
+        bad = int((~x.isfinite()).sum())
+        received = (
+            f"{bad} values that are NaN or infinite" if bad else "values that are too large to be squared"
+        )
+        raise ValueError(f"{name} has {received}; expected finite values")
 
 
 def check_overflow(log_scale: Tensor) -> None:

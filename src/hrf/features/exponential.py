@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from hrf import kernels, theory
-from hrf.features.base import FeatureMap, Features, Rows, Side, check_overflow, half_square
+from hrf.features.base import FeatureMap, Features, Rows, Side, check_finite, check_overflow, half_square
 from hrf.features.matrices import matrix_pair
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
@@ -141,6 +141,9 @@ class Exponential(FeatureMap):
             raise ValueError(f"{name} has shape {tuple(shift.shape)}; expected {shape}")
         return shift.detach().clone().unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
 
+    def _check_values(self, x: Tensor, name: str) -> None:
+        """`_prepare` does, at less cost."""
+
     @property
     def isotropic(self) -> bool:
         """Whether the projections are those of the inputs themselves, ωᵀx: two such maps can share them."""
@@ -160,6 +163,7 @@ class Exponential(FeatureMap):
             log_weight = log_weight - (shared.half_square if shared else half_square(real))
         if imag is not None:
             log_weight = log_weight + (shared.half_square if shared else half_square(imag))
+        check_finite(log_weight, x, "x" if side == "query" else "y")
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
         return [real, imag, log_weight, phase, shared.projected if shared else None]
 

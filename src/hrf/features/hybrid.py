@@ -58,6 +58,9 @@ class Hybrid(FeatureMap):
             for c, base in zip(coefficients, bases[:-1], strict=True)
         )
 
+    def _check_values(self, x: Tensor, name: str) -> None:
+        self._bases()[0]._check_values(x, name)
+
     def _prepare(self, x: Tensor, side: Side) -> Rows:
         features = []
         for base, shared in self._with_shared(x):
