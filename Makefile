@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 
-.PHONY: demo test lint types unit bench clean help
+.PHONY: demo test lint types unit bench bench-attention-quality clean help
 
 help:            ## this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +18,9 @@ $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.installed   ## relative error of every estimator over the angle: a table and a figure
+demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
 	$(BIN)/hrf angles --out results
+	$(BIN)/hrf advise --out results
 
 lint: $(VENV)/.installed   ## ruff
 	$(BIN)/ruff check .
@@ -35,6 +36,9 @@ test: lint types unit      ## what CI runs
 
 bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 	$(BIN)/python -m benchmarks --out results
+
+bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Transformer
+	$(BIN)/python -m benchmarks.attention_quality --out results
 
 clean:           ## remove the environment and results
 	rm -rf $(VENV) results

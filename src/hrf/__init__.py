@@ -1,6 +1,7 @@
 """Softmax and Gaussian kernels in linear time, by hybrid random features."""
 
 from hrf import fitting, kernels, projections, theory
+from hrf.advice import advise
 from hrf.features import coefficients
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
@@ -29,6 +30,7 @@ __all__ = [
     "Positive",
     "Projections",
     "Trigonometric",
+    "advise",
     "coefficients",
     "fitting",
     "kernels",

@@ -132,8 +132,8 @@ def page(advice: Advice, drawing: bytes) -> str:
 <p class="about">
 {s.n_queries:,} queries (norm {s.query_norm:.2f}) and {s.n_keys:,} keys (norm {s.key_norm:.2f}), d = {s.dim}.
 Budget {s.budget} by {s.unit}, objective {s.objective}, scale {s.scale:g}, seed {s.seed}.
-Half of the data was fitted to; errors are of {s.held_out[0]:,} queries and {s.held_out[1]:,} keys of the other
-half, 95 % intervals from {s.n_redraws} draws.</p>
+Half of the data was fitted to; errors are of {s.held_out[0]:,} queries and {s.held_out[1]:,} keys of the
+other half, 95 % intervals from {s.n_redraws} draws.</p>
 {warning}{sentences}
 <img alt="Errors and costs of all maps" src="data:image/png;base64,{image}">
 <h2>How to use it</h2>

@@ -27,8 +27,8 @@ hrf angles --draws 20000 --seed 7 --out results/more-draws
 _ADVISE = """Which feature map to use for your queries and keys: a table, a figure, the fitted map and a page.
 
 QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector a row; FILE:NAME is one of several
-arrays in a file. The kernel is exp(scale · q·k): for attention over d dimensions, --scale is 1/√d. Without files
-it runs on scikit-learn's wines: standardised, divided in two, and scaled to norm 1.
+arrays in a file. The kernel is exp(scale · q·k): for attention over d dimensions, --scale is 1/√d. Without
+files it runs on scikit-learn's wines: standardised, divided in two, and scaled to norm 1.
 
 Examples:
 

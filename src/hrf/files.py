@@ -1,4 +1,4 @@
-"""Arrays from files, one row a vector; what is wrong with a file is said in one sentence, by a ``ValueError``.
+"""Arrays from files, one row a vector; a ``ValueError`` says in one sentence what is wrong with a file.
 
 Kinds: ``.npy``, ``.npz``, ``.safetensors`` and ``.csv``. One of several arrays in a file is ``FILE:NAME``.
 """
@@ -53,8 +53,8 @@ def read_array(location: str) -> Tensor:
 def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
     """The 178 wines of scikit-learn as queries ``(89, 13)`` and keys ``(89, 13)``.
 
-    Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one number
-    so that the mean of ‖x‖² is 1.
+    Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one
+    number so that the mean of ‖x‖² is 1.
     """
     try:
         from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]

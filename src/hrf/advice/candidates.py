@@ -2,8 +2,8 @@
 
 The families: isotropic maps (trigonometric, positive, FAVOR++), hybrids of the two (angular, Gaussian), maps
 fitted to second moments (FAVOR#, `Exponential` with a fitted A, about the origin or about the means), and
-clustered maps. Apart from them stand two that are no features of one vector alone: centres that follow the keys
-at hand, and clusters that are met exactly.
+clustered maps. Apart from them stand two that are no features of one vector alone: centres that follow the
+keys at hand, and clusters that are met exactly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How wrong a map is on held-out queries and keys, with an interval over redraws of ω.
 
-The attention weights W are the rows of the kernel K over their sums, and their estimate Ŵ is the same with K̂. A
-sum that is not positive, or below a thousandth of Σ|K̂|, counts as that much: else a single row decides everything.
+The attention weights W are the rows of the kernel K over their sums, and their estimate Ŵ is the same with K̂.
+A sum that is not positive, or below a thousandth of Σ|K̂|, counts as that much: else a single row decides all.
 
 =============  ===========================================================
 objective      error of a draw

@@ -169,7 +169,7 @@ def _front(candidates: list[Candidate], cost: dict[int, float]) -> list[Candidat
 
 
 def _write_labels(axes: Axes, placed: list[tuple[Candidate, float, float]], best: Candidate) -> None:
-    """Names beside their dots where they cover neither dots nor other names; without room there is no name."""
+    """Names beside their dots where they cover neither dots nor other names; some then have no room."""
     unit = axes.get_figure().dpi / 72  # type: ignore[union-attr]
     frame = axes.get_window_extent()
     dots = [axes.transData.transform((x, y)) for _, x, y in placed]
@@ -202,7 +202,7 @@ def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
 
 
 def _labelled(advice: Advice, front: list[Candidate]) -> list[Candidate]:
-    """By importance: the best, those apart, those that nothing cheaper beats, the best of families, the rest."""
+    """The best, those apart, those that nothing cheaper beats, the best of each family, the rest."""
     firsts = [
         next((c for c in advice.ranking if c.family == family), advice.ranking[0]) for family in _COLOURS
     ]

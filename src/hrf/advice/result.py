@@ -149,8 +149,8 @@ class Advice:
         ]
         within = "" if best.low == best.high else f" (95 % interval {_interval(best)})"
         texts = [
-            f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on data "
-            "it was not fitted to.",
+            f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on "
+            "data it was not fitted to.",
             f"It gets {what} wrong by {number(best.error)}{within}, relative to their size.",
         ]
         if rivals:
