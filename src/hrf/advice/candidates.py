@@ -22,7 +22,6 @@ from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import AngularHybrid, GaussianHybrid
 from hrf.features.optimal import DenseExponential, OptimalPositive
-from hrf.fitting import SecondMoments, fit_matrix
 
 __all__ = ["Proposal", "Workshop", "proposals"]
 
@@ -82,37 +81,42 @@ class Workshop(NamedTuple):
         """The source of ω; the same for every map, so that they are compared on equal terms."""
         return Generator().manual_seed(self.seed)
 
-    def sized(self, cls: Callable[..., FeatureMap], **arguments: Any) -> FeatureMap:
-        """The largest map of its class within the budget."""
+    def sized(self, build: Callable[..., FeatureMap]) -> FeatureMap:
+        """The largest map within the budget of those that ``build(n_projections=, generator=)`` makes."""
 
-        def build(n_projections: int) -> FeatureMap:
-            return cls(self.dim, n_projections=n_projections, generator=self.generator(), **arguments)
+        def of_size(n_projections: int) -> FeatureMap:
+            return build(n_projections=n_projections, generator=self.generator())
 
-        return build(largest_within(build, self.cost, self.limit, self.probes))
+        return of_size(largest_within(of_size, self.cost, self.limit, self.probes))
 
 
 def proposals(shop: Workshop) -> Iterator[Proposal]:
     """All candidates, cheap ones first."""
     positive = "never negative"
-    yield Proposal("trigonometric", "isotropic", partial(shop.sized, Trigonometric))
-    yield Proposal("positive", "isotropic", partial(shop.sized, Positive), f"FAVOR+; {positive}")
+    yield Proposal("trigonometric", "isotropic", partial(shop.sized, partial(Trigonometric, shop.dim)))
+    plain = partial(shop.sized, partial(Positive, shop.dim))
+    yield Proposal("positive", "isotropic", plain, f"FAVOR+; {positive}")
     yield Proposal("FAVOR++", "isotropic", partial(_fitted_positive, shop, OptimalPositive), positive)
     yield Proposal("FAVOR#", "fitted", partial(_fitted_positive, shop, DenseExponential), positive)
     yield Proposal("angular hybrid", "hybrid", partial(_best_hybrid, shop, AngularHybrid, [{}]))
     gaussian = partial(_best_hybrid, shop, GaussianHybrid, _gaussian_settings(shop))
     yield Proposal("Gaussian hybrid", "hybrid", gaussian)
+
+    def exponential(**arguments: Any) -> Callable[[], FeatureMap]:
+        return partial(shop.sized, partial(Exponential.fit, shop.queries, shop.keys, **arguments))
+
     about = "positive features about the means"
-    yield Proposal("centred", "fitted", partial(_exponential, shop, None, centred=True), about)
+    yield Proposal("centred", "fitted", exponential(matrix=None, shift=True), about)
     for kind in ("real-diagonal", "real-full", "complex-full"):
-        yield Proposal(kind, "fitted", partial(_exponential, shop, kind, centred=False))
+        yield Proposal(kind, "fitted", exponential(matrix=kind, shift=False))
         # About the means E xyᵀ is 0, so nothing tells a complex matrix where to be imaginary.
         if kind.startswith("real"):
-            yield Proposal(f"{kind}, centred", "fitted", partial(_exponential, shop, kind, centred=True))
+            yield Proposal(f"{kind}, centred", "fitted", exponential(matrix=kind, shift=True))
     yield from _clustered(shop)
 
 
 def _fitted_positive(shop: Workshop, cls: type[OptimalPositive | DenseExponential]) -> FeatureMap:
-    feature_map = shop.sized(cls)
+    feature_map = shop.sized(partial(cls, shop.dim))
     assert isinstance(feature_map, cls)
     return feature_map.fit(shop.queries, shop.keys)
 
@@ -125,7 +129,7 @@ def _best_hybrid(
     for n in (1, 2, 4, 8, 16):
         for chosen in settings:
             try:
-                feature_map = shop.sized(cls, n_coefficient_projections=n, **chosen)
+                feature_map = shop.sized(partial(cls, shop.dim, n_coefficient_projections=n, **chosen))
             except ValueError:  # no projection is left for the bases
                 continue
             made.append((shop.practice.error(feature_map, 2, shop.generator()).value, len(made), feature_map))
@@ -139,16 +143,6 @@ def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
     square = (shop.queries.square().sum(-1).mean() + shop.keys.square().sum(-1).mean()) / 2
     radius = float(square.sqrt().clamp(min=1e-3))
     return [{"sigma": steepness / radius, "radius": radius} for steepness in (0.5, 1.0)]
-
-
-def _exponential(shop: Workshop, kind: str | None, *, centred: bool) -> FeatureMap:
-    """`Exponential` with a fitted A, its shifts at the means."""
-    shifts = [u.mean(0) if centred else torch.zeros_like(u[0]) for u in (shop.queries, shop.keys)]
-    moments = SecondMoments.of(shop.queries - shifts[0], shop.keys - shifts[1])
-    arguments: dict[str, Any] = {} if kind is None else {"matrix": fit_matrix(moments, kind)}
-    if centred:
-        arguments |= {"query_shift": shifts[0], "key_shift": shifts[1]}
-    return shop.sized(Exponential, **arguments)
 
 
 def _clustered(shop: Workshop) -> Iterator[Proposal]:

@@ -2,8 +2,8 @@
 
 The *active width* is the number of features of a vector that are not zero by construction. For most maps it
 is ``feature_dim``. A vector of a clustered map fills the blocks of its own cluster only: n_k of them for a
-query, n_q for a key, and the larger number counts. Attention touches that many numbers a vector; its state has
-``feature_dim`` of them for each column of the values.
+query, n_q for a key, and the larger number counts. Attention touches that many numbers a vector; its state
+has ``feature_dim`` of them for each column of the values.
 """
 
 from __future__ import annotations
