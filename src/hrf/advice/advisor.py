@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -23,7 +23,6 @@ Progress = Callable[[str, int, int], None]  # name of the candidate, candidates 
 # The most vectors that are fitted to, measured on, and timed: more change the third digit only.
 _FITTED, _HELD_OUT_QUERIES, _HELD_OUT_KEYS, _TIMED = 4096, 512, 2048, 1024
 _LEAST = 4  # two vectors to fit to and two to measure on
-_TIME_PROBES = 32
 
 
 def advise(
@@ -100,7 +99,7 @@ def advise(
         _problem(fit_q, fit_k, fit_v, objective, _HELD_OUT_QUERIES // 4, _HELD_OUT_KEYS // 4),
         cost,
         cost(reference),
-        _TIME_PROBES if unit == "time" else 1,
+        max(1, budget // 4) if unit == "time" else 1,  # small maps drown in noise
         seed,
     )
     ranking: list[Candidate] = []
@@ -160,8 +159,8 @@ def _measure(proposal: Proposal, problem: Problem, timed: Tensor, n_redraws: int
 
 def _score(candidate: Candidate, objective: str) -> tuple[float, int]:
     """What candidates are ranked by; the cheaper of two equals comes first."""
-    known = objective == "kernel" and candidate.predicted is not None
-    return cast(float, candidate.predicted) if known else candidate.high, candidate.flops
+    known = candidate.predicted if objective == "kernel" else None
+    return candidate.high if known is None else known, candidate.flops
 
 
 def _halves(vectors: Tensor, seed: int) -> tuple[Tensor, Tensor]:

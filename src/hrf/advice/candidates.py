@@ -9,7 +9,7 @@ keys at hand, and clusters that are met exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -148,27 +148,48 @@ def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
 def _clustered(shop: Workshop) -> Iterator[Proposal]:
     """For each base the largest number of clusters that budget and data allow, a fourth and a sixteenth."""
     biased = "biased; its error does not vanish with the width"
-    for base in ("separable", "shifted", "shrunk", "moments"):
-        most = _most_clusters(shop, base)
-        note = "" if base in ("shifted", "moments") else biased
-        for n in (most // 16, most // 4, most):
-            if n >= 2:
-                yield Proposal(
-                    f"clustered {base} {n}", "clustered", partial(_clustered_map, shop, base, n), note
-                )
-    n = _most_clusters(shop, "separable")
-    if n < 2:
+    for base in ("shifted", "shrunk", "moments"):
+        note = biased if base == "shrunk" else ""
+        for n in _numbers_of_clusters(shop, base):
+            yield Proposal(f"clustered {base} {n}", "clustered", partial(_clustered_map, shop, base, n), note)
+    fit = cache(partial(_clustered_map, shop, "separable", exact_share=_EXACT_SHARE))
+    n = 0
+    for n in _numbers_of_clusters(shop, "separable"):
+        yield Proposal(f"clustered separable {n}", "clustered", partial(_variant, fit, n), biased)
+    if not n:
         return
-    for name, argument, note in (
-        ("recentred", {"recenter": True}, "centres move to the keys at hand: use estimate, or at(keys)"),
-        (
-            f"{_EXACT_SHARE:.0%} exact",
-            {"exact_share": _EXACT_SHARE},
-            f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, in quadratic time: use estimate",
-        ),
-    ):
-        make = partial(_clustered_map, shop, "separable", n, **argument)
-        yield Proposal(f"clustered separable {n}, {name}", "clustered", make, note, apart=True)
+    yield Proposal(
+        f"clustered separable {n}, recentred",
+        "clustered",
+        partial(_variant, fit, n, recenter=True),
+        "centres move to the keys at hand: use estimate, or at(keys)",
+        apart=True,
+    )
+    yield Proposal(
+        f"clustered separable {n}, {_EXACT_SHARE:.0%} exact",
+        "clustered",
+        partial(_variant, fit, n, exact=True),
+        f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, in quadratic time: use estimate",
+        apart=True,
+    )
+
+
+def _variant(
+    fit: Callable[[int], ClusteredHybrid], n: int, *, recenter: bool = False, exact: bool = False
+) -> FeatureMap:
+    """A separable map with or without exact pairs and centres that move: data are clustered once for all."""
+    config = fit(n).config()
+    if not exact:
+        config["exact"] = None
+    elif not config["exact"].any():
+        raise ValueError(f"every cluster holds more than {_EXACT_SHARE:.0%} of the keys")
+    settings = {"recenter": recenter, "exact_share": _EXACT_SHARE if exact else 0.0}
+    return ClusteredHybrid(**config | {"recenter": recenter, "settings": config["settings"] | settings})
+
+
+def _numbers_of_clusters(shop: Workshop, base: str) -> list[int]:
+    most = _most_clusters(shop, base)
+    return [n for n in (most // 16, most // 4, most) if n >= 2]
 
 
 def _most_clusters(shop: Workshop, base: str) -> int:
@@ -206,11 +227,11 @@ def _blank(shop: Workshop, base: str, n: int, n_projections: int) -> ClusteredHy
     return ClusteredHybrid(centers, centers, base=base, feature_map=inner, shrinkage=shrinkage)
 
 
-def _clustered_map(shop: Workshop, base: str, n: int, **arguments: Any) -> FeatureMap:
+def _clustered_map(shop: Workshop, base: str, n: int, **arguments: Any) -> ClusteredHybrid:
     if base != "separable":
         m = largest_within(lambda m: _blank(shop, base, n, m), shop.cost, shop.limit, shop.probes)
         arguments |= {"n_projections": m, "matrix": _MATRICES[base]}
-    feature_map = ClusteredHybrid.fit(
+    return ClusteredHybrid.fit(
         shop.queries,
         shop.keys,
         n_clusters=(n, n),
@@ -219,6 +240,3 @@ def _clustered_map(shop: Workshop, base: str, n: int, **arguments: Any) -> Featu
         generator=shop.generator(),
         **arguments,
     )
-    if feature_map.exact is not None and not feature_map.exact.any():
-        raise ValueError(f"every cluster holds more than {_EXACT_SHARE:.0%} of the keys")
-    return feature_map

@@ -21,6 +21,7 @@ from typing_extensions import Self
 
 from hrf import kernels, theory
 from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.fitting import samples
 from hrf.projections import Projections
 
 __all__ = ["DenseExponential", "OptimalPositive"]
@@ -77,19 +78,6 @@ class _Tilted(FeatureMap):
         )
         return relative + 2 * kernels.log_softmax_kernel(x, y)
 
-    def _fit_samples(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples as ``(N, d)``, or ``(H, N, d)`` with heads, in float64."""
-        samples = []
-        for u in self._checked_pair(queries, keys):
-            if self.heads is None:
-                u = u.reshape(-1, self.dim)
-            else:
-                u = u.movedim(-3, 0).reshape(self.heads, -1, self.dim)
-            if not u.shape[-2]:
-                raise ValueError("there are no vectors to fit to; expected at least one query and one key")
-            samples.append(u.detach().double())
-        return samples[0], samples[1]
-
     def flops(self) -> int:
         """Projections, one exponential a feature and its scaling."""
         return 2 * self.n_projections * (self.dim + 1)
@@ -119,7 +107,7 @@ class OptimalPositive(_Tilted):
 
     def fit(self, queries: Tensor, keys: Tensor) -> Self:
         """Learn a from ``queries (..., L, d)`` and ``keys (..., S, d)``, head by head."""
-        x, y = self._fit_samples(queries, keys)
+        x, y = samples(queries, self.heads, "queries"), samples(keys, self.heads, "keys")
         # Mean of ‖x + y‖² over all pairs.
         square = (
             x.square().sum(-1).mean(-1) + y.square().sum(-1).mean(-1) + 2 * (x.mean(-2) * y.mean(-2)).sum(-1)
@@ -137,7 +125,7 @@ class DenseExponential(_Tilted):
 
     def fit(self, queries: Tensor, keys: Tensor) -> Self:
         """Learn a and Q from ``queries (..., L, d)`` and ``keys (..., S, d)``, head by head."""
-        x, y = self._fit_samples(queries, keys)
+        x, y = samples(queries, self.heads, "queries"), samples(keys, self.heads, "keys")
         mean_x, mean_y = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)
         cross = mean_x.mT @ mean_y
         # E (x + y)(x + y)ᵀ over all pairs = Q Λ Qᵀ
