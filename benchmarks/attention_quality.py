@@ -9,8 +9,8 @@ head is
 
 with K̂ = ``estimate(Q, K)``, averaged over redraws of ω. Tables show medians over heads. A denominator K̂1 that
 is below a thousandth of Σ|K̂| of its row, negative ones included, is set to that: otherwise a row whose signed
-estimates cancel would decide everything. The share of such rows is printed. For maps with signs the size of
-the error depends on that floor; that it is far above 1 does not.
+estimates cancel would decide everything. The share of such rows is printed. Where it is large, the error is
+about inverse to the floor: read it as "useless" (with the largest floor, Σ|K̂| itself, it is still above 1).
 
 FLOPs a token of the whole attention, 2 for a multiply-add, with values of width d_v and S keys:
 

@@ -53,6 +53,7 @@ def advise(
         budget: each candidate may cost as much as positive features of this width.
         unit: what is counted: ``"width"``, active features of a vector; ``"flops"``, operations to map a
             vector; or ``"time"``, measured, so that the sizes of maps depend on the machine and its load.
+            In the last two no map gets more than 16 times ``budget`` active features.
         objective: ``"output"``, the default where there are values: relative error of the attention output;
             ``"attention"``, the default elsewhere: that of the attention weights; or ``"kernel"``: the median
             of √MSE/K over pairs.
@@ -91,15 +92,14 @@ def advise(
     if objective == "output" and held_out.values is not None and not held_out.values.any():
         raise ValueError("the values are all zero, so that no output is wrong; leave them out")
     timed = held_q[:_TIMED].float()
-    cost = cost_in(unit, timed)
     reference = Positive(q.shape[-1], n_projections=budget // 2, generator=Generator().manual_seed(seed))
     shop = Workshop(
         fit_q[:_FITTED],
         fit_k[:_FITTED],
         _problem(fit_q, fit_k, fit_v, objective, _HELD_OUT_QUERIES // 4, _HELD_OUT_KEYS // 4),
-        cost,
-        cost(reference),
-        max(1, budget // 4) if unit == "time" else 1,  # small maps drown in noise
+        budget,
+        unit,
+        cost_in(unit, reference, timed),
         seed,
     )
     ranking: list[Candidate] = []

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from hrf.advice.cost import largest_within
+from hrf.advice.cost import Cost, active_width, largest_measured, largest_within
 from hrf.advice.errors import Problem
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
@@ -30,6 +30,9 @@ _LARGEST_TENSOR = 100_000_000
 _POINTS_PER_CLUSTER = 4
 _MOST_PAIRED_CLUSTERS = 16  # of ``moments``: it holds a matrix for each pair of clusters
 _EXACT_SHARE = 0.2
+# No map has more active features than this many budgets, however cheap they are to make: attention has to touch
+# every one of them.
+_WIDEST = 16
 _MATRICES = {"shifted": "real-full", "shrunk": "real-full", "moments": "real-diagonal"}
 
 
@@ -58,18 +61,18 @@ class Workshop(NamedTuple):
         queries: to fit to, ``(N, d)``.
         keys: to fit to, ``(S, d)``.
         practice: the problem on the fitting data by which settings of a hybrid are chosen.
-        cost: what a map costs.
-        limit: what it may cost.
-        probes: see `largest_within`.
+        budget: the width of positive features that cost as much as a map may.
+        unit: in which cost is counted.
+        cost: what a map costs, at most 1.
         seed: of ω and of k-means.
     """
 
     queries: Tensor
     keys: Tensor
     practice: Problem
-    cost: Callable[[FeatureMap], float]
-    limit: float
-    probes: int
+    budget: int
+    unit: str
+    cost: Cost
     seed: int
 
     @property
@@ -81,13 +84,25 @@ class Workshop(NamedTuple):
         """The source of ω; the same for every map, so that they are compared on equal terms."""
         return Generator().manual_seed(self.seed)
 
+    def fits(self, feature_map: FeatureMap) -> bool:
+        """Whether a map is within the budget."""
+        wide = active_width(feature_map) > _WIDEST * self.budget
+        return not wide and self.cost(feature_map) <= 1 + 1e-9
+
+    def size(self, build: Callable[[int], FeatureMap]) -> int:
+        """The largest number of projections within the budget."""
+        widest = largest_within(build, active_width, _WIDEST * self.budget)
+        if self.unit == "time":
+            return min(widest, largest_measured(build, self.cost, 1, min(widest, self.budget // 2)))
+        return min(widest, largest_within(build, self.cost, 1))
+
     def sized(self, build: Callable[..., FeatureMap]) -> FeatureMap:
         """The largest map within the budget of those that ``build(n_projections=, generator=)`` makes."""
 
         def of_size(n_projections: int) -> FeatureMap:
             return build(n_projections=n_projections, generator=self.generator())
 
-        return of_size(largest_within(of_size, self.cost, self.limit, self.probes))
+        return of_size(self.size(of_size))
 
 
 def proposals(shop: Workshop) -> Iterator[Proposal]:
@@ -202,7 +217,7 @@ def _most_clusters(shop: Workshop, base: str) -> int:
             return most
         if base == "moments" and n > _MOST_PAIRED_CLUSTERS:
             return most
-        if shop.cost(_blank(shop, base, n, 2)) > shop.limit * (1 + 1e-9):
+        if not shop.fits(_blank(shop, base, n, 2)):
             return most
         most = n
 
@@ -229,7 +244,7 @@ def _blank(shop: Workshop, base: str, n: int, n_projections: int) -> ClusteredHy
 
 def _clustered_map(shop: Workshop, base: str, n: int, **arguments: Any) -> ClusteredHybrid:
     if base != "separable":
-        m = largest_within(lambda m: _blank(shop, base, n, m), shop.cost, shop.limit, shop.probes)
+        m = shop.size(partial(_blank, shop, base, n))
         arguments |= {"n_projections": m, "matrix": _MATRICES[base]}
     return ClusteredHybrid.fit(
         shop.queries,

@@ -18,10 +18,13 @@ from torch import Tensor
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 
-__all__ = ["UNITS", "active_width", "cost_in", "largest_within", "seconds"]
+__all__ = ["UNITS", "Cost", "active_width", "cost_in", "largest_measured", "largest_within", "seconds"]
+
+Cost = Callable[[FeatureMap], float]
 
 UNITS = ("width", "flops", "time")
 
+_STEPS, _TOLERANCE = 6, 1.1
 _REPEATS = 7  # the fastest counts: what else the machine does only ever adds time
 
 
@@ -32,35 +35,47 @@ def active_width(feature_map: FeatureMap) -> int:
     return feature_map.feature_dim
 
 
-def cost_in(unit: str, vectors: Tensor) -> Callable[[FeatureMap], float]:
-    """The function that counts a map's cost in one of `UNITS`; ``vectors (L, d)`` are what is timed."""
-    functions: dict[str, Callable[[FeatureMap], float]] = {
-        "width": active_width,
-        "flops": lambda feature_map: feature_map.flops(),
-        "time": lambda feature_map: seconds(feature_map, vectors),
-    }
-    return functions[unit]
+def cost_in(unit: str, reference: FeatureMap, vectors: Tensor) -> Cost:
+    """What a map costs in one of `UNITS`, as a share of what the ``reference`` does.
+
+    Args:
+        unit: what is counted.
+        reference: the map that costs 1. Its time is taken anew beside every other: machines are not steady.
+        vectors: ``(L, d)``, what is timed.
+    """
+    if unit == "time":
+        return lambda feature_map: seconds(feature_map, vectors) / seconds(reference, vectors)
+    count: Cost = active_width if unit == "width" else lambda feature_map: feature_map.flops()
+    return lambda feature_map: count(feature_map) / count(reference)
 
 
-def largest_within(
-    build: Callable[[int], FeatureMap], cost: Callable[[FeatureMap], float], limit: float, probes: int = 1
-) -> int:
+def largest_within(build: Callable[[int], FeatureMap], cost: Cost, limit: float) -> int:
     """The largest number m of projections whose map costs at most ``limit``.
-
-    Costs are affine in m, so two maps tell all of them.
 
     Args:
         build: a map from m.
-        cost: what a map costs.
+        cost: what a map costs, affine in m, so that two maps tell all of them.
         limit: what it may cost.
-        probes: m of the smaller of the two maps; the other is twice as large. Measured times want large maps.
     """
-    small, large = cost(build(probes)), cost(build(2 * probes))
-    slope = (large - small) / probes
-    fixed = small - slope * probes
-    # A slope that noise made vanish says nothing; a projection then costs its share of the smaller map.
-    slope = slope if slope > 0 else small / probes
-    size = math.floor((limit * (1 + 1e-9) - fixed) / slope)
+    one, two = cost(build(1)), cost(build(2))
+    return _at_least_one(math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one)))
+
+
+def largest_measured(build: Callable[[int], FeatureMap], cost: Cost, limit: float, start: int) -> int:
+    """The same for a cost that is measured, and noisy: a few steps in proportion, from ``start``.
+
+    Nothing is extrapolated: the m that is returned has been measured, at no more than a tenth above the limit.
+    """
+    largest, size = 0, start
+    for _ in range(_STEPS):
+        spent = cost(build(size))
+        if spent <= _TOLERANCE * limit:
+            largest = size  # the last one is the best known
+        size = max(1, min(4 * size, round(size * limit / spent)))
+    return _at_least_one(largest)
+
+
+def _at_least_one(size: int) -> int:
     if size < 1:
         raise ValueError("even one projection costs more than the budget")
     return size

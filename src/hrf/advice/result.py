@@ -18,7 +18,7 @@ LEGEND = (
 HEADER = ("map", "width", "state", "FLOPs", "µs", "error", "95 % interval", "kernel ε")
 
 _GOOD_ENOUGH = 0.5
-_NEARLY = 1.1  # times the error of the best
+_NEARLY, _CHEAPER = 1.1, 0.8  # times the error and the FLOPs of the best
 _NO_BETTER = 0.9  # than uniform attention
 _ERRORS = {
     "attention": "the attention weights",
@@ -162,7 +162,9 @@ class Advice:
         if rivals:
             rivals[-1] += f"; uniform attention {number(self.uniform)}"
             texts.append(f"The best of the other families: {', '.join(rivals)}.")
-        near = [c for c in self.ranking if c.error <= _NEARLY * best.error and c.flops < best.flops]
+        near = [
+            c for c in self.ranking if c.error <= _NEARLY * best.error and c.flops < _CHEAPER * best.flops
+        ]
         if near:
             c = min(near, key=lambda c: c.flops)
             texts.append(
