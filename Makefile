@@ -30,7 +30,7 @@ types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed   ## the tests alone
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # a worker a core: threads of their own would fight
 
 test: lint types unit      ## what CI runs
 

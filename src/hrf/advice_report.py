@@ -14,7 +14,7 @@ from rich.table import Table
 
 from hrf.advice import Advice, Candidate
 from hrf.advice.figure import figure
-from hrf.advice.result import HEADER, LEGEND, cells, uniform_cells
+from hrf.advice.result import HEADER, cells, uniform_cells
 from hrf.report import png, write
 
 __all__ = ["page", "publish", "table", "to_json"]
@@ -55,7 +55,7 @@ def table(advice: Advice) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
         title=f"{s.n_queries:,} queries, {s.n_keys:,} keys, d = {s.dim}, budget {s.budget} by {s.unit}",
-        caption=LEGEND,
+        caption=advice.legend,
     )
     ranked, others = [cells(c) for c in advice.ranking], [cells(c) for c in advice.beyond]
     reference = uniform_cells(advice.uniform)
@@ -98,7 +98,7 @@ img { width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }
 th, td { padding: .28rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
-th:first-child, td:first-child, td.note { text-align: left; }
+th:first-child, td:first-child, th:last-child, td.note { text-align: left; }
 td.note { white-space: normal; color: #666; }
 tr.best td { font-weight: 650; background: #eef8f4; }
 tr.uniform td { color: #666; font-style: italic; }
@@ -147,7 +147,7 @@ phi.estimate(queries, keys) gives the kernel itself.</small></p>
 {chr(10).join(rows)}
 </tbody>
 </table></div>
-<p><small>{escape(LEGEND)}.</small></p>
+<p><small>{escape(advice.legend)}.</small></p>
 {missing}</body>
 </html>
 """

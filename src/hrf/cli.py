@@ -35,7 +35,7 @@ Examples:
 \b
 hrf advise
 hrf advise queries.npy keys.npy --scale 0.125
-hrf advise layer3.safetensors:q layer3.safetensors:k --values layer3.safetensors:v --budget 512
+hrf advise a.safetensors:q a.safetensors:k --values a.safetensors:v
 hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
 """
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,21 +81,26 @@ def _divided(location: str) -> tuple[Path, str | None]:
 
 def _read_npy(path: Path, name: str | None) -> Tensor:
     _refuse_name(path, name)
-    try:
-        return _tensor(np.load(path, allow_pickle=False), path)
-    except ValueError as error:  # NumPy speaks of pickle where a file is no array at all
-        raise ValueError(
-            f"{path} cannot be read as .npy: it is damaged, or holds no plain array of numbers"
-        ) from error
+    with _plain(f"{path} cannot be read as .npy: it"):
+        return _tensor(np.load(path, allow_pickle=False))
 
 
 def _read_npz(path: Path, name: str | None) -> Tensor:
-    with np.load(path, allow_pickle=False) as arrays:
+    with _plain(f"{path} cannot be read as .npz: it"):
+        arrays = np.load(path, allow_pickle=False)
+    with arrays:
         chosen = _choose(path, list(arrays), name)
-        try:
-            return _tensor(arrays[chosen], path)
-        except ValueError as error:
-            raise ValueError(f"{path}:{chosen} holds no plain array of numbers") from error
+        with _plain(f"{path}:{chosen}"):
+            return _tensor(arrays[chosen])
+
+
+@contextmanager
+def _plain(what: str) -> Iterator[None]:
+    """Where a file holds no array of numbers, NumPy's errors speak of pickle: say what it means."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what} is damaged, or holds no plain array of numbers") from error
 
 
 def _read_safetensors(path: Path, name: str | None) -> Tensor:
@@ -130,11 +137,10 @@ _READERS: dict[str, Callable[[Path, str | None], Tensor]] = {
 }
 
 
-def _tensor(array: np.ndarray, path: Path) -> Tensor:  # type: ignore[type-arg, unused-ignore]
+def _tensor(array: Any) -> Tensor:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc":
-        raise ValueError(f"{path} holds no numbers")
-    wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-    return torch.from_numpy(np.ascontiguousarray(wide))
+        raise ValueError("no numbers")
+    return torch.tensor(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
 
 
 def _choose(path: Path, names: list[str], name: str | None) -> str:

@@ -110,6 +110,7 @@ MAPS: dict[str, Factory] = {
     "exponential real diagonal": lambda b: b.exponential(REAL_DIAGONAL),
     "exponential real full": lambda b: b.exponential(REAL_FULL),
     "exponential imaginary full": lambda b: b.exponential(IMAGINARY_FULL),
+    "exponential imaginary unit": lambda b: b.exponential(torch.full((DIM,), 1j, dtype=torch.complex128)),
     "exponential complex diagonal": lambda b: b.exponential(COMPLEX_DIAGONAL),
     "exponential complex full": lambda b: b.exponential(COMPLEX_FULL),
     "exponential complex full single": lambda b: b.exponential(COMPLEX_FULL, antithetic=False),

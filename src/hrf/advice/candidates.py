@@ -162,7 +162,7 @@ def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
 
 def _clustered(shop: Workshop) -> Iterator[Proposal]:
     """For each base the largest number of clusters that budget and data allow, a fourth and a sixteenth."""
-    biased = "biased; its error does not vanish with the width"
+    biased = "biased, with little variance"
     for base in ("shifted", "shrunk", "moments"):
         note = biased if base == "shrunk" else ""
         for n in _numbers_of_clusters(shop, base):

@@ -35,7 +35,7 @@ OBJECTIVES = ("attention", "output", "kernel")
 FLOOR = 1e-3
 
 _LEVEL = 0.95
-_PREDICTED_PAIRS = 96  # queries and keys whose closed-form errors are looked at
+_PREDICTED_PAIRS = 64  # queries and keys whose closed-form errors are looked at
 
 
 class Interval(NamedTuple):

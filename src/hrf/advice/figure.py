@@ -18,8 +18,8 @@ __all__ = ["figure"]
 _COLOURS = {"isotropic": "#0072B2", "hybrid": "#CC79A7", "fitted": "#E69F00", "clustered": "#009E73"}
 _GREY, _PALE, _INK = "#666666", "#e6e6e6", "#222222"
 _DASHES = (0, (4, 3))
-# Where a name may stand: right or left of its dot, and how many points above it.
-_SPOTS = ((1, 0), (-1, 0), (1, -11), (-1, -11), (1, 11), (-1, 11))
+# Where a name may stand: right or left of its dot, how many points above it, off the line to the right first.
+_SPOTS = ((-1, 0), (1, -10), (1, 10), (-1, -10), (1, 0), (-1, 10))
 _TITLES = {
     "attention": "relative error of the attention weights",
     "output": "relative error of the attention output",

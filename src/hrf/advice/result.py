@@ -8,10 +8,9 @@ from typing import Any
 
 from hrf.features.base import FeatureMap
 
-__all__ = ["HEADER", "LEGEND", "Advice", "Candidate", "Settings", "cells", "number", "uniform_cells"]
+__all__ = ["HEADER", "Advice", "Candidate", "Settings", "cells", "number", "uniform_cells"]
 
-#: What the columns of the table are.
-LEGEND = (
+_COLUMNS = (
     "width: active features of a vector; state: numbers that attention keeps for each column of the values; "
     "FLOPs, µs: to map a vector; kernel ε: median of √MSE/K over pairs, by closed form"
 )
@@ -139,6 +138,12 @@ class Advice:
             ways.insert(0, f"take '{better.name}' (error {number(better.error)})")
         return f"{text}; {', '.join(ways[:-1])}, or {ways[-1]}."
 
+    @property
+    def legend(self) -> str:
+        """What the table is ordered by, and what its columns are."""
+        order = "kernel ε" if self.settings.objective == "kernel" else "the upper end of the interval"
+        return f"Best first, by {order}. {_COLUMNS}"
+
     def _expected(self, candidate: Candidate) -> float:
         """The error; of the kernel by closed form, since the draws that make it up may be too rare to be seen."""
         known = candidate.predicted if self.settings.objective == "kernel" else None
@@ -149,15 +154,17 @@ class Advice:
         best, s = self.ranking[0], self.settings
         what = _ERRORS[s.objective]
         rivals = [
-            f"{c.name} {number(c.error)}"
+            f"{c.name} {number(self._expected(c))}"
             for family in ("isotropic", "hybrid", "fitted", "clustered")
             if (c := next((c for c in self.ranking if c.family == family), best)).family != best.family
         ]
         within = "" if best.low == best.high else f" (95 % interval {_interval(best)})"
+        if self._expected(best) != best.error:
+            within = f" (by closed form; measured: {number(best.error)})"
         texts = [
             f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on "
             "data it was not fitted to.",
-            f"It gets {what} wrong by {number(best.error)}{within}, relative to their size.",
+            f"It gets {what} wrong by {number(self._expected(best))}{within}, relative to their size.",
         ]
         if rivals:
             rivals[-1] += f"; uniform attention {number(self.uniform)}"

@@ -1,4 +1,4 @@
-"""Hybrids (paper, Eq. 6): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased whatever the coefficients.
+"""Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased whatever the coefficients.
 
 As features (composition lemma): with λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y) and a_{p+1} = 1 − Σ aₖ,
 
@@ -234,8 +234,8 @@ class AngularHybrid(Hybrid):
         dim: length d of the inputs.
         n_projections: number m of rows ω for each base.
         n_coefficient_projections: number n of sign bits for the angle.
-        share_projections: let both bases use the same ω. The projections are then computed once, and the
-            error is the same for inputs of one norm, and no larger otherwise.
+        share_projections: let both bases use the same ω, so that the projections are computed once. With
+            independent rows the error is the same for inputs of one norm, and no larger otherwise.
         projection: one of `hrf.projections.KINDS`, for ω and for the bits.
         heads: ``None``, or H for a map a head.
         generator: the source of randomness.

@@ -28,6 +28,7 @@ class ComplexMatrix(nn.Module):
         self.diagonal = diagonal
         self.has_real, self.has_imag = bool(matrix.real.any()), bool(matrix.imag.any())
         self.is_unit = diagonal and bool((matrix == 1).all() or (matrix == 1j).all())
+        self.shape = tuple(matrix.shape)
         if diagonal:
             matrix = matrix.unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
         for name, part, present in (
@@ -52,7 +53,7 @@ class ComplexMatrix(nn.Module):
     def matrix(self) -> Tensor | None:
         """A as it was given, real where it is; ``None`` for the identity."""
         if self.is_unit:
-            return None
+            return None if self.has_real else torch.full(self.shape, 1j)
         if self.imag is None:
             matrix = self.real
         else:
