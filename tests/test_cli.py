@@ -1,11 +1,15 @@
+import html
 import json
+import re
 import sys
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import hrf
-from hrf import cli, report
+from hrf import cli, files, report
 from hrf.experiments import angles
 
 SMALL = ["angles", "--radius", "0.8", "--dim", "3", "--features", "68", "--draws", "4", "--seed", "5"]
@@ -112,3 +116,106 @@ def test_bar_shows_only_on_a_terminal(capsys):
     with report.progress() as advance:
         advance("FAVOR+", 1, 2)
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory):
+    """The built-in data, on a small budget."""
+    out = tmp_path_factory.mktemp("advice")
+    result = run("advise", "--budget", "32", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    return result, out
+
+
+def test_advise_on_the_built_in_data(advised):
+    result, out = advised
+    assert result.stderr == ""
+    names = {"advice.png", "advice.json", "best.safetensors", "report.html"}
+    assert {path.name for path in out.iterdir()} == names
+    stored = json.loads((out / "advice.json").read_text(encoding="utf-8"))
+    assert stored["settings"]["n_queries"] == stored["settings"]["n_keys"] == 89
+    assert stored["warning"] is None
+    assert f"Use {stored['ranking'][0]['name']}:" in result.stdout
+    for name in names:
+        assert str(out / name) in result.stdout.replace("\n", "")
+
+
+def test_the_advised_map_opens(advised):
+    _, out = advised
+    queries, keys = files.wine(0)
+    phi = hrf.load(out / "best.safetensors")
+    exact, estimate = hrf.kernels.softmax(queries, keys), phi.estimate(queries, keys)
+    assert float((estimate / exact - 1).abs().median()) < 0.5
+
+
+def test_the_page_stands_alone_and_its_snippet_runs(advised, monkeypatch):
+    _, out = advised
+    text = (out / "report.html").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert text.count("data:image/png;base64,") == 1
+    assert not re.search(r"<(script|link|iframe)|@import|url\(", text)
+    stored = json.loads((out / "advice.json").read_text(encoding="utf-8"))
+    for candidate in stored["ranking"] + stored["beyond"]:
+        assert f"<td>{html.escape(candidate['name'])}</td>" in text
+    monkeypatch.chdir(out)
+    queries, keys = files.wine(0)
+    snippet = html.unescape(re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1])
+    assert len(snippet.splitlines()) == 4
+    ones = torch.ones(89, 2, dtype=torch.float64)
+    namespace = {"queries": queries, "keys": keys, "values": ones}
+    exec(snippet, namespace)
+    assert torch.allclose(namespace["output"], ones, rtol=1e-4)
+
+
+def test_one_seed_gives_one_advice(advised, tmp_path):
+    _, out = advised
+    assert run("advise", "--budget", "32", "--out", str(tmp_path)).exit_code == 0
+    for name in ("advice.json", "best.safetensors"):
+        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_advise_on_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    queries, keys = (u.numpy() for u in files.wine(0))
+    np.savetxt("q.csv", queries, delimiter=",")
+    np.savez("k.npz", keys=keys, values=keys[:, :2])
+    arguments = ["q.csv", "k.npz:keys", "--values", "k.npz:values", "--budget", "8", "--scale", "0.5"]
+    assert run("advise", *arguments, "--out", "a").exit_code == 0
+    stored = json.loads((tmp_path / "a" / "advice.json").read_text(encoding="utf-8"))
+    assert stored["settings"]["objective"] == "output"
+    assert "0.707106781 * queries" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["q.npy"], "there are queries in q.npy but no keys; expected two files"),
+        (["--values", "q.npy"], "there are values without queries and keys; expected all three files"),
+        (["q.npy", "missing.npy"], "missing.npy does not exist"),
+        (["q.npy", "narrow.npy"], "queries have 3 columns, keys 2; expected the same number"),
+        (["q.npy", "q.npy", "--unit", "dollars"], "unit is 'dollars'; expected one of width, flops, time"),
+        (["--budget", "1"], "budget is 1; expected a number from 8 to 65536"),
+    ],
+)
+def test_advise_says_in_one_sentence_what_is_wrong(arguments, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("q.npy", np.ones((9, 3)))
+    np.save("narrow.npy", np.ones((9, 2)))
+    result = run("advise", *arguments)
+    assert (result.exit_code, result.stderr, result.stdout) == (2, f"hrf: {sentence}\n", "")
+    assert not list(tmp_path.rglob("advice.*"))
+
+
+def test_interrupted_advice_leaves_no_files(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hrf.advice.advisor._measure", interrupted)
+    assert run("advise", "--out", str(tmp_path)).exit_code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_of_advise_has_examples():
+    text = run("advise", "--help").stdout
+    assert "hrf advise queries.npy keys.npy --scale 0.125" in text
+    assert "--objective" in text
