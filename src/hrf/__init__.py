@@ -2,6 +2,7 @@
 
 from hrf import fitting, kernels, projections, theory
 from hrf.advice import advise
+from hrf.attention import Denominator, attention
 from hrf.features import coefficients
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
@@ -19,6 +20,7 @@ __all__ = [
     "AngularHybrid",
     "ClusteredHybrid",
     "DenseExponential",
+    "Denominator",
     "Exponential",
     "FeatureMap",
     "Features",
@@ -31,6 +33,7 @@ __all__ = [
     "Projections",
     "Trigonometric",
     "advise",
+    "attention",
     "coefficients",
     "fitting",
     "kernels",

@@ -247,12 +247,25 @@ class FeatureMap(Linearised):
         heads: ``None``, or H for a map a head, applied to inputs ``(..., H, L, d)``.
         kernel: ``"softmax"`` for exp(xᵀy) or ``"gaussian"`` for exp(−‖x − y‖²/2).
         unbiased: whether the mean over draws is exactly the kernel.
+        nonnegative: whether no estimate can be negative.
 
     Inputs may have any floating dtype; features come in float32 or wider, since half
     precision cannot carry an exponential.
     """
 
     kernel: Literal["softmax", "gaussian"] = "softmax"
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative, since no feature is."""
+        return False
+
+    @property
+    def factorised(self) -> bool:
+        """Whether an estimate is a product of features, each of its own vector alone."""
+        return all(
+            part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
+        )
 
     def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
         """The exact logarithm of the kernel that is estimated: ``(..., L, S)``."""

@@ -145,6 +145,11 @@ class Exponential(FeatureMap):
         """`_prepare` does, at less cost."""
 
     @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative: for a real A."""
+        return not self.query_matrix.has_imag
+
+    @property
     def isotropic(self) -> bool:
         """Whether the projections are those of the inputs themselves, ωᵀx: two such maps can share them."""
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None

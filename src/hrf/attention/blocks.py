@@ -1,0 +1,114 @@
+"""Blocks of positions, few enough to be finished in the cache: what all engines do to one of them.
+
+Features never exist for a whole sequence. In the backward pass those of a block are computed again, this time
+with a graph, which is pulled back and dropped before the next block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hrf.attention.inputs import Inputs
+from hrf.features.base import FeatureMap, Features, Side
+
+__all__ = ["LOWEST", "Blocks", "Pullback", "weighted"]
+
+# The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
+LOWEST = -1e30
+
+_FLOATS = 1 << 19  # features in a block
+_LEAST = 64  # rows in a block: fewer starve the matrix products
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Features and values of blocks, with all batch elements and heads in one axis N = B·H.
+
+    Attributes:
+        feature_map: the map.
+        ignore: keys to leave out, ``(B, S)``.
+        root: √scale.
+        dtype: of the computation.
+    """
+
+    feature_map: FeatureMap
+    ignore: Tensor | None
+    root: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, inputs: Inputs, feature_map: FeatureMap) -> Blocks:
+        """Those of some inputs."""
+        return cls(feature_map, inputs.ignore, inputs.root, inputs.dtype)
+
+    def slices(self, u: Tensor) -> Iterator[slice]:
+        """Blocks of the rows of ``u (B, H, L, d)``."""
+        floats = max(1, u.shape[0] * u.shape[1] * self.feature_map.feature_dim)
+        size = max(_LEAST, _FLOATS // floats)
+        return (slice(start, min(start + size, u.shape[2])) for start in range(0, u.shape[2], size))
+
+    def vectors(self, u: Tensor, rows: slice, side: Side) -> Tensor:
+        """What the map is applied to: rows of query or key, scaled, zero where ignored."""
+        x = u[:, :, rows].to(self.dtype) * self.root
+        if side == "key" and self.ignore is not None:
+            x = x.masked_fill_(self.ignore[:, None, rows, None], 0)
+        self.feature_map._check_values(x, side)
+        return x
+
+    def features(self, u: Tensor, rows: slice, side: Side) -> Features:
+        """Features of a block, ``(N, rows, D)`` and ``(N, rows, 1)``; the scale of ignored keys is −inf."""
+        return self._flat(self.feature_map._scaled(self.vectors(u, rows, side), side), rows, side)
+
+    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Features, Pullback]:
+        """The same, and the way back for gradients."""
+        with torch.enable_grad():
+            x = self.vectors(u.detach(), rows, side).requires_grad_()
+            features = self.feature_map._scaled(x, side)
+        detached = Features(features.values.detach(), features.log_scale.detach())
+        return self._flat(detached, rows, side), Pullback(self, x, features)
+
+    def values(self, value: Tensor, rows: slice) -> Tensor:
+        """Values with a column of ones, whose sums are the denominators: ``(N, rows, d_v + 1)``."""
+        v = value[:, :, rows]
+        out = torch.ones(*v.shape[:-1], v.shape[-1] + 1, dtype=self.dtype, device=v.device)
+        out[..., :-1] = v
+        if self.ignore is not None:
+            out.masked_fill_(self.ignore[:, None, rows, None], 0)
+        return out.flatten(0, 1)
+
+    def _flat(self, features: Features, rows: slice, side: Side) -> Features:
+        values, log_scale = features
+        if side == "key" and self.ignore is not None:
+            log_scale = log_scale.masked_fill(self.ignore[:, None, rows, None], -torch.inf)
+        return Features(values.flatten(0, 1), log_scale.flatten(0, 1))
+
+
+class Pullback:
+    """Gradients of a block's features, passed on to its vectors and to the map's parameters."""
+
+    def __init__(self, blocks: Blocks, x: Tensor, features: Features) -> None:
+        self._blocks, self._x, self._features = blocks, x, features
+
+    def __call__(self, grad: Features, parameters: dict[Tensor, Tensor]) -> Tensor:
+        """The gradient of the unscaled rows, ``(B, H, rows, d)``; those of parameters are added to theirs."""
+        pairs = [
+            (out, g.view(out.shape)) for out, g in zip(self._features, grad, strict=True) if out.requires_grad
+        ]
+        if not pairs:
+            return torch.zeros_like(self._x)
+        outputs, grads = zip(*pairs, strict=True)
+        wanted = [self._x, *parameters]
+        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
+        for parameter, g in zip(parameters, found[1:], strict=True):
+            if g is not None:
+                parameters[parameter] += g
+        return torch.zeros_like(self._x) if found[0] is None else found[0] * self._blocks.root
+
+
+def weighted(values: Tensor, log_weight: Tensor) -> Tensor:
+    """Rows times exp(log_weight), in place."""
+    return values.mul_(log_weight.exp())
