@@ -19,6 +19,8 @@ ROOMS = [
     "fitting",
     "features",
     "attention",
+    "nn",
+    "integrations",
     "advice",
     "files",
     "experiments",

@@ -1,6 +1,6 @@
 """Softmax and Gaussian kernels in linear time, by hybrid random features."""
 
-from hrf import fitting, kernels, projections, theory
+from hrf import fitting, kernels, nn, projections, theory
 from hrf.advice import advise
 from hrf.attention import Denominator, attention
 from hrf.features import coefficients
@@ -38,6 +38,7 @@ __all__ = [
     "fitting",
     "kernels",
     "load",
+    "nn",
     "projections",
     "theory",
 ]

@@ -1,0 +1,86 @@
+"""A Transformer encoder layer with attention in linear time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from hrf.features.base import FeatureMap
+from hrf.nn.maps import Maker
+from hrf.nn.multihead import MultiheadAttention
+
+__all__ = ["TransformerEncoderLayer"]
+
+
+class TransformerEncoderLayer(nn.TransformerEncoderLayer):
+    """`torch.nn.TransformerEncoderLayer` with `hrf.nn.MultiheadAttention`; it loads the former's ``state_dict``.
+
+    `torch.nn.TransformerEncoder` takes it with ``enable_nested_tensor=False`` (and warns otherwise: nested tensors
+    belong to PyTorch's own fast path). It copies one layer: call ``redraw_`` on the maps for independent ω.
+
+    Args:
+        d_model: as in `torch.nn.TransformerEncoderLayer`, like all arguments up to ``dtype``.
+        nhead: see there.
+        dim_feedforward: see there.
+        dropout: see there; in attention it is that of `hrf.nn.MultiheadAttention`.
+        activation: see there.
+        layer_norm_eps: see there.
+        batch_first: see there.
+        norm_first: see there.
+        bias: see there.
+        device: see there.
+        dtype: see there.
+        feature_map: as in `hrf.nn.MultiheadAttention`, like all that follow.
+        normalize: see there.
+        redraw_every: see there.
+        generator: see there.
+
+    >>> import torch, hrf
+    >>> layer = hrf.nn.TransformerEncoderLayer(64, 4, batch_first=True, feature_map="positive")
+    >>> encoder = torch.nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
+    >>> encoder(torch.randn(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        feature_map: str | Maker | FeatureMap = "angular",
+        normalize: bool = False,
+        redraw_every: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(
+            d_model,
+            nhead,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+            device,
+            dtype,
+        )
+        self.self_attn = MultiheadAttention.from_torch(
+            self.self_attn,
+            feature_map=feature_map,
+            normalize=normalize,
+            redraw_every=redraw_every,
+            generator=generator,
+        )

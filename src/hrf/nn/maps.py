@@ -1,0 +1,45 @@
+"""Feature maps by name, for layers that make their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Generator
+
+from hrf.features.base import FeatureMap
+from hrf.features.exponential import Positive, Trigonometric
+from hrf.features.hybrid import AngularHybrid
+
+__all__ = ["NAMES", "Maker", "feature_map_for"]
+
+# Called as ``maker(dim, heads=heads, generator=generator)``: a class of maps with its sizes filled in, say.
+Maker = Callable[..., FeatureMap]
+
+# 256 features, and the angular hybrid with m = n = 8 as in the paper's robotics part (288 features).
+NAMES: dict[str, Maker] = {
+    "angular": partial(AngularHybrid, n_projections=8, n_coefficient_projections=8),
+    "positive": partial(Positive, n_projections=128),
+    "trigonometric": partial(Trigonometric, n_projections=128),
+}
+
+
+def feature_map_for(
+    feature_map: str | Maker | FeatureMap, dim: int, heads: int, generator: Generator | None = None
+) -> FeatureMap:
+    """A map for ``heads`` heads of width ``dim``: by name, from its maker, or the given one if it fits."""
+    if isinstance(feature_map, str):
+        if feature_map not in NAMES:
+            raise ValueError(
+                f"feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, a FeatureMap, "
+                "or a function of (dim, heads=..., generator=...) that returns one"
+            )
+        feature_map = NAMES[feature_map]
+    if not isinstance(feature_map, FeatureMap):
+        feature_map = feature_map(dim, heads=heads, generator=generator)
+    if feature_map.dim != dim or feature_map.heads not in (None, heads):
+        raise ValueError(
+            f"the feature map has dim={feature_map.dim}, heads={feature_map.heads}; "
+            f"expected dim={dim}, heads={heads} or None"
+        )
+    return feature_map

@@ -1,0 +1,206 @@
+"""Multi-head attention in linear time, with the parameters of PyTorch's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Self
+
+from hrf.attention import attention
+from hrf.features.base import FeatureMap
+from hrf.nn.maps import Maker, feature_map_for
+from hrf.nn.masks import booleans, causal
+from hrf.projections import check_count
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """`torch.nn.MultiheadAttention` with its weights estimated by a feature map: linear in the lengths.
+
+    Parameters have the same names, so the ``state_dict`` of a trained `torch.nn.MultiheadAttention` loads; the map
+    is in buffers of its own, ``feature_map.…``, and is left as it is by a ``state_dict`` without them.
+
+    What differs: ``need_weights`` is False unless asked for (the matrix is quadratic), ``attn_mask`` can only be the
+    causal mask, and dropout, which PyTorch applies to the weight of each pair, drops a key for all queries of a
+    head at once: the weights are never formed, but each is dropped as often, and means are the same.
+
+    Args:
+        embed_dim: width of the model.
+        num_heads: number of heads, a divisor of ``embed_dim``.
+        dropout: probability to drop a key, in training.
+        bias: whether projections have one.
+        add_bias_kv: has to be False.
+        add_zero_attn: has to be False.
+        kdim: width of keys, if another.
+        vdim: width of values, if another.
+        batch_first: ``(N, L, embed_dim)`` rather than ``(L, N, embed_dim)``.
+        device: of the parameters.
+        dtype: of the parameters.
+        feature_map: ``"angular"``, ``"positive"`` or ``"trigonometric"``; or a map with ``dim = embed_dim /
+            num_heads``; or a function of ``(dim, heads=..., generator=...)`` that returns one, for instance
+            ``functools.partial(hrf.Positive, n_projections=64)``.
+        normalize: give queries and keys the length 1 (paper, appendix on robotics): logits are then cosines, and
+            are not divided by √dim. For training from scratch: it is another function of the same parameters.
+        redraw_every: draw ω anew after as many forward passes in training; ``None`` is never. Passes are counted
+            in the buffer ``passes``.
+        generator: the source of ω; later draws come from PyTorch's global one.
+
+    >>> import torch, hrf
+    >>> layer = hrf.nn.MultiheadAttention(64, 4, batch_first=True)
+    >>> x = torch.randn(2, 1000, 64)
+    >>> output, _ = layer(x, x, x, is_causal=True)
+    >>> output.shape
+    torch.Size([2, 1000, 64])
+    """
+
+    feature_map: FeatureMap
+    passes: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        feature_map: str | Maker | FeatureMap = "angular",
+        normalize: bool = False,
+        redraw_every: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        if add_bias_kv or add_zero_attn:
+            raise ValueError("add_bias_kv and add_zero_attn add a key to every sequence; expected False")
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout,
+            bias,
+            kdim=kdim,
+            vdim=vdim,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+        # PyTorch's encoder layers compute exact attention from our parameters, past `forward`, if this is True.
+        self._qkv_same_embed_dim = False
+        if redraw_every is not None:
+            check_count("redraw_every", redraw_every)
+        self.normalize, self.redraw_every = normalize, redraw_every
+        # Half precision is for the parameters: the map computes in float32 or wider.
+        precision = torch.promote_types(self.out_proj.weight.dtype, torch.float32)
+        self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
+        self.feature_map.to(self.out_proj.weight.device, precision)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.long, device=device))
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
+        """A copy of a `torch.nn.MultiheadAttention`; options are the keyword arguments from ``feature_map`` on."""
+        weight = module.out_proj.weight
+        copied = cls(
+            module.embed_dim,
+            module.num_heads,
+            module.dropout,
+            module.in_proj_bias is not None,
+            module.bias_k is not None,
+            module.add_zero_attn,
+            module.kdim,
+            module.vdim,
+            module.batch_first,
+            weight.device,
+            weight.dtype,
+            **options,
+        )
+        copied.load_state_dict(module.state_dict())
+        for name, parameter in module.named_parameters():
+            copied.get_parameter(name).requires_grad_(parameter.requires_grad)
+        return copied.train(module.training)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend, with the arguments and shapes of `torch.nn.MultiheadAttention.forward`.
+
+        Args:
+            query: ``(L, embed_dim)``, or ``(L, N, embed_dim)``, or ``(N, L, embed_dim)`` with ``batch_first``.
+            key: likewise with S rows of width ``kdim``.
+            value: likewise with S rows of width ``vdim``.
+            key_padding_mask: ``(S,)`` or ``(N, S)``: True, or −inf, for keys to ignore.
+            need_weights: also return the estimated attention matrix, in quadratic time, before dropout.
+            attn_mask: ``None`` or the causal mask.
+            average_attn_weights: return the mean of the matrices over heads.
+            is_causal: attend to no key after the query, with or without ``attn_mask``.
+
+        Returns:
+            The output, shaped like the query, and the weights: ``None``, ``(N, L, S)`` or ``(N, H, L, S)``,
+            without N if the query has none.
+        """
+        batched = query.ndim == 3
+        if batched and not self.batch_first:
+            query, key, value = (u.transpose(0, 1) for u in (query, key, value))
+        q, k, v = self._projected(query, key, value)
+        if self.normalize:
+            q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        if self.training and self.dropout:
+            v = v * F.dropout(torch.ones_like(v[..., :1]), self.dropout)
+        self._redraw_if_due()
+        options: dict[str, Any] = {
+            "is_causal": causal(attn_mask, is_causal),
+            "key_padding_mask": None
+            if key_padding_mask is None
+            else booleans(key_padding_mask, "key_padding_mask"),
+            "scale": 1.0 if self.normalize else None,
+        }
+        weights = None
+        if need_weights:
+            one_hot = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device)
+            weights = attention(q, k, one_hot.expand(*k.shape[:-1], -1), self.feature_map, **options)
+            mixed = weights @ v
+            weights = weights.mean(-3) if average_attn_weights else weights
+        else:
+            mixed = attention(q, k, v, self.feature_map, **options)
+        output = self.out_proj(mixed.transpose(-3, -2).flatten(-2))
+        return output.transpose(0, 1) if batched and not self.batch_first else output, weights
+
+    def _projected(self, *inputs: Tensor) -> list[Tensor]:
+        """Queries, keys and values by head: ``(..., L, ·) -> (..., H, L, head_dim)``."""
+        separate = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
+        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        projected = (F.linear(*each) for each in zip(inputs, weights, biases, strict=True))
+        return [u.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2) for u in projected]
+
+    def _redraw_if_due(self) -> None:
+        if self.redraw_every is None or not self.training:
+            return
+        if self.passes and self.passes % self.redraw_every == 0:
+            # A copy: backward passes that are still to come compute the features of the old map again.
+            self.feature_map = copy.deepcopy(self.feature_map).redraw_()
+        self.passes += 1
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Keep the map and the count where a plain `torch.nn.MultiheadAttention` has none to offer."""
+        own = {f"{prefix}feature_map.{name}": value for name, value in self.feature_map.state_dict().items()}
+        own[f"{prefix}passes"] = self.passes
+        if not own.keys() & state_dict.keys():
+            state_dict.update(own)
+        super()._load_from_state_dict(state_dict, prefix, *args)
