@@ -2,7 +2,7 @@
 
 from hrf import fitting, kernels, nn, projections, theory
 from hrf.advice import advise
-from hrf.attention import Denominator, attention
+from hrf.attention import AttentionState, Denominator, attention
 from hrf.features import coefficients
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
@@ -18,9 +18,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AngularHybrid",
+    "AttentionState",
     "ClusteredHybrid",
-    "DenseExponential",
     "Denominator",
+    "DenseExponential",
     "Exponential",
     "FeatureMap",
     "Features",

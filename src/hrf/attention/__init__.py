@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 from torch import Tensor
 
-from hrf.attention import linear
+from hrf.attention import causal, linear, quadratic
 from hrf.attention.denominator import Denominator, key_moments, quotient
-from hrf.attention.inputs import check
-from hrf.features.base import FeatureMap
+from hrf.attention.inputs import Inputs, check, uncompiled
+from hrf.attention.packing import packed
+from hrf.attention.state import AttentionState
+from hrf.features.base import FeatureMap, Features
 
-__all__ = ["Denominator", "attention"]
+__all__ = ["AttentionState", "Denominator", "attention"]
 
 
+@uncompiled
 def attention(
     query: Tensor,
     key: Tensor,
@@ -24,12 +30,59 @@ def attention(
     denominator: str | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """Attention with estimates of the kernel for weights: Σ K̂(x, y) v / Σ K̂(x, y)."""
+    """Attention whose weights are the estimates of a feature map: Σ K̂(x, y) v / Σ K̂(x, y), in linear time.
+
+    Args:
+        query: ``(..., H, L, d)``, float16, bfloat16, float32 or float64; the computation is in float32 or
+            wider, the result in the query's dtype.
+        key: ``(..., H_kv, S, d)``. H is a multiple of H_kv: a key head serves H/H_kv consecutive query heads.
+        value: ``(..., H_kv, S, d_v)``.
+        feature_map: of the softmax kernel, or of the Gaussian kernel for attention with that. With heads, it
+            has one for each query head.
+        is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
+            was fitted with, since moving them would let later keys in.
+        key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
+            A query that sees no key gives zeros.
+        scale: of the logits, 1/√d by default; its root multiplies query and key before the map.
+        denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from: what
+            to do where the estimate of a denominator is far too small.
+        cu_seqlens: integers ``(n + 1,)``: n sequences are packed along L, sequence i from ``cu_seqlens[i]`` to
+            ``cu_seqlens[i + 1]``, and each attends to itself only.
+
+    Returns:
+        ``(..., H, L, d_v)``.
+
+    >>> import torch, hrf
+    >>> phi = hrf.Positive(16, n_projections=64)
+    >>> q, k, v = torch.randn(3, 2, 4, 1000, 16)  # a batch of 2, 4 heads
+    >>> hrf.attention(q, k, v, phi).shape
+    torch.Size([2, 4, 1000, 16])
+    """
     inputs = check(
-        query, key, value, feature_map, is_causal=is_causal, key_padding_mask=key_padding_mask, scale=scale
+        query,
+        key,
+        value,
+        feature_map,
+        paired=is_causal or cu_seqlens is not None,
+        key_padding_mask=key_padding_mask,
+        scale=scale,
     )
     rule = Denominator.of(denominator)
+    if is_causal:
+        feature_map = causal.fixed(feature_map)
     rows = inputs.for_map(feature_map)
-    total = linear.sums(rows, feature_map)
-    moments = key_moments(rows, feature_map).sum(-2, keepdim=True)
-    return inputs.restored(quotient(rows, total, moments, feature_map, rule))
+    engine = partial(_sums, feature_map=feature_map, is_causal=is_causal)
+    with torch.autocast(
+        query.device.type, enabled=False
+    ):  # which would take matrix products to half precision
+        total, moments = engine(rows) if cu_seqlens is None else packed(rows, cu_seqlens, engine)
+        return inputs.restored(quotient(rows, total, moments, feature_map, rule))
+
+
+def _sums(inputs: Inputs, feature_map: FeatureMap, is_causal: bool) -> tuple[Features, Tensor]:
+    """Numerators and denominators, and the moments of the keys that each row sees."""
+    moments = key_moments(inputs, feature_map)
+    if is_causal:
+        return causal.sums(inputs, feature_map)[0], moments.cumsum(-2)
+    engine = linear if feature_map.factorised else quadratic
+    return engine.sums(inputs, feature_map), moments.sum(-2, keepdim=True)

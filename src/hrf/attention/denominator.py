@@ -63,10 +63,7 @@ class Denominator:
             bound: logarithm of the lower bound, ``(..., L, 1)``, or ``None`` for features without signs.
         """
         numerators, denominators = sums.values[..., :-1], sums.values[..., -1:]
-        if bound is None:
-            floor = torch.zeros_like(denominators)
-        else:
-            floor = FLOOR * (bound - sums.log_scale).exp()
+        floor = torch.zeros_like(denominators) if bound is None else FLOOR * (bound - sums.log_scale).exp()
         floor = floor.detach()
         low = (denominators.detach() <= floor) & (count > 0)
         self.rows += low.numel()

@@ -7,14 +7,24 @@ query heads. Engines see them as rows: position p of the query is rows p·groups
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from hrf.features.base import FeatureMap
 
-__all__ = ["Inputs", "check"]
+__all__ = ["Inputs", "check", "uncompiled"]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep the compiler out: engines are loops over blocks with backward passes of their own."""
+    return cast("Callable[P, R]", torch.compiler.disable(function))
 
 
 class Inputs(NamedTuple):
@@ -60,7 +70,10 @@ class Inputs(NamedTuple):
         shape = self.query.shape[:3]
         if output.shape[1] != shape[1]:
             output = output.unflatten(2, (shape[2], self.groups)).movedim(3, 2)
-        return output.reshape(*self.batch, *shape[1:], -1).to(self.query.dtype)
+        dtype = self.query.dtype
+        if dtype != output.dtype:  # a row blown up by noise may exceed float16
+            output = output.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+        return output.reshape(*self.batch, *shape[1:], output.shape[-1])
 
 
 def check(
@@ -69,11 +82,14 @@ def check(
     value: Tensor,
     feature_map: FeatureMap,
     *,
-    is_causal: bool = False,
+    paired: bool = False,
     key_padding_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Inputs:
-    """The inputs in one form, or an error that says which of them does not fit, and why."""
+    """The inputs in one form, or an error that says which of them does not fit, and why.
+
+    With ``paired`` there has to be a key for each query: for causal and packed attention.
+    """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             received = f"a tensor of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -82,9 +98,9 @@ def check(
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
     _check_shapes(query, key, value, feature_map)
     length, keys = query.shape[-2], key.shape[-2]
-    if is_causal and length != keys:
+    if paired and length != keys:
         raise ValueError(
-            f"causal attention got {length} queries and {keys} keys; expected one key for each query"
+            f"causal or packed attention got {length} queries and {keys} keys; expected one key for each query"
         )
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
@@ -95,11 +111,11 @@ def check(
     dtype = torch.promote_types(feature_map._dtype(), torch.float32)
     for tensor in (query, key, value):
         dtype = torch.promote_types(dtype, tensor.dtype)
-    flat = (tensor.reshape(size, *tensor.shape[-3:]) for tensor in (query, key, value))
+    query, key, value = (tensor.reshape(size, *tensor.shape[-3:]) for tensor in (query, key, value))
     ignore = _padding(key_padding_mask, (*batch, keys))
-    return Inputs(
-        *flat, None if ignore is None else ignore.reshape(size, keys), math.sqrt(scale), dtype, batch
-    )
+    if ignore is not None:
+        ignore = ignore.reshape(size, keys)
+    return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap) -> None:

@@ -26,7 +26,6 @@ from hrf.features.base import FeatureMap, Features
 __all__ = ["sums"]
 
 
-@torch.compiler.disable
 def sums(inputs: Inputs, feature_map: FeatureMap) -> Features:
     """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y): ``(B, H, L, d_v + 1)``."""
     blocks = Blocks.of(inputs, feature_map)
@@ -49,8 +48,8 @@ class _Sums(torch.autograd.Function):
         ctx.blocks, ctx.learned = blocks, learned
         ctx.save_for_backward(query, key, value, state, scale, values)
         ctx.mark_non_differentiable(log_scale)
-        shape = (batch, heads, length, -1)
-        return values.view(shape), log_scale.view(shape)
+        shape = (batch, heads)
+        return values.unflatten(0, shape), log_scale.unflatten(0, shape)
 
     @staticmethod
     @once_differentiable

@@ -7,6 +7,8 @@ Every option means what it says: keys that are ignored are dropped, packed seque
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -31,21 +33,25 @@ def attention(
 ) -> Tensor:
     """`hrf.attention`, argument for argument, in quadratic time and memory."""
     if cu_seqlens is not None:
-        bounds = cu_seqlens.tolist()
-        pieces = [
-            attention(
-                *(tensor[..., start:stop, :] for tensor in (query, key, value)),
-                feature_map,
-                is_causal=is_causal,
-                key_padding_mask=None if key_padding_mask is None else key_padding_mask[..., start:stop],
-                scale=scale,
-                denominator=denominator,
+        pieces = []
+        for start, stop in itertools.pairwise(cu_seqlens.tolist()):
+            q, k, v = (tensor[..., start:stop, :] for tensor in (query, key, value))
+            padding = None if key_padding_mask is None else key_padding_mask[..., start:stop]
+            pieces.append(
+                attention(
+                    q,
+                    k,
+                    v,
+                    feature_map,
+                    is_causal=is_causal,
+                    key_padding_mask=padding,
+                    scale=scale,
+                    denominator=denominator,
+                )
             )
-            for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
         return torch.cat(pieces, -2)
     inputs = check(
-        query, key, value, feature_map, is_causal=is_causal, key_padding_mask=key_padding_mask, scale=scale
+        query, key, value, feature_map, paired=is_causal, key_padding_mask=key_padding_mask, scale=scale
     )
     rule = Denominator.of(denominator)
     x, y, v = (tensor.to(inputs.dtype) for tensor in inputs[:3])
