@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from hrf.attention import attention
 from hrf.features.base import FeatureMap
+from hrf.nn.dropout import drop_keys
 from hrf.nn.maps import Maker, feature_map_for
 from hrf.nn.masks import booleans, causal
 from hrf.projections import check_count
@@ -161,7 +162,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.normalize:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         if self.training and self.dropout:
-            v = v * F.dropout(torch.ones_like(v[..., :1]), self.dropout)
+            v = drop_keys(v, self.dropout)
         self._redraw_if_due()
         options: dict[str, Any] = {
             "is_causal": causal(attn_mask, is_causal),

@@ -1,0 +1,1 @@
+"""Other libraries' models with attention in linear time."""

@@ -1,0 +1,167 @@
+"""Attention functions for Hugging Face models, and the maps they use.
+
+Maps are kept in a dictionary ``hrf_maps`` on each attention module. They are no part of ``state_dict``: made maps
+are given by their seed, fitted ones have files of their own. They move to the device of the queries.
+"""
+
+from __future__ import annotations
+
+import itertools
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from hrf.attention import Denominator, attention
+from hrf.attention.causal import fixed
+from hrf.features.base import FeatureMap
+from hrf.features.storage import load
+from hrf.integrations.transformers.masks import Call, mask
+from hrf.nn.dropout import drop_keys
+from hrf.nn.maps import Maker, feature_map_for
+
+__all__ = ["FITTED", "attend", "load_maps", "register", "save_maps", "switch", "use_maps"]
+
+FITTED = "hrf_fitted"  # the implementation that uses fitted maps
+
+_registrations = itertools.count()
+
+
+def register(name: str = "hrf", feature_map: str | Maker = "angular", *, seed: int = 0) -> None:
+    """Make ``attn_implementation=name`` known to Transformers: linear attention with maps that need no data.
+
+    Encoders, decoders and cross-attention, grouped queries, padding and causal masks, generation with a cache. Masks
+    and arguments that linear attention cannot honour raise an error. Dropout is that of
+    `hrf.nn.MultiheadAttention`.
+
+    Args:
+        name: of the implementation.
+        feature_map: as in `hrf.nn.MultiheadAttention`, but for a map itself. Each layer makes its own at its
+            first call, with a head for each query head.
+        seed: of ω; layer i draws with ``seed + i``, so that a model has the same maps whenever it is loaded.
+
+    >>> import transformers, hrf.integrations.transformers
+    >>> hrf.integrations.transformers.register("hrf", "positive")
+    >>> config = transformers.LlamaConfig(64, 32, 64, num_hidden_layers=2, num_attention_heads=4)
+    >>> model = transformers.AutoModel.from_config(config, attn_implementation="hrf")
+    """
+    AttentionMaskInterface.register(name, mask)
+    AttentionInterface.register(name, _Made(feature_map, seed))
+
+
+class _Attention:
+    """What Transformers calls in a layer; subclasses say where the map comes from."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        call = Call.of(module, query, key, value, attention_mask, scaling, is_causal, others)
+        if dropout:
+            call = call._replace(value=drop_keys(call.value, dropout))
+        return attend(call, self.map_of(module, call)).transpose(1, 2), None
+
+    def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
+        raise NotImplementedError
+
+
+class _Made(_Attention):
+    def __init__(self, feature_map: str | Maker, seed: int) -> None:
+        self.feature_map, self.seed = feature_map, seed
+        self.key = f"{next(_registrations)}"  # a name may be registered again, with other maps
+
+    def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
+        maps = _maps(module)
+        if self.key not in maps:
+            generator = Generator().manual_seed(self.seed + (getattr(module, "layer_idx", None) or 0))
+            _, heads, _, dim = call.query.shape
+            maps[self.key] = feature_map_for(self.feature_map, dim, heads, generator)
+        return maps[self.key]
+
+
+class _Fitted(_Attention):
+    def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
+        if FITTED not in _maps(module):
+            raise ValueError(
+                f"this {type(module).__name__} has no fitted map; expected one from convert or load_maps"
+            )
+        return _maps(module)[FITTED]
+
+
+def _maps(module: nn.Module) -> dict[str, FeatureMap]:
+    maps: dict[str, FeatureMap] = module.__dict__.setdefault("hrf_maps", {})
+    return maps
+
+
+AttentionMaskInterface.register(FITTED, mask)
+AttentionInterface.register(FITTED, _Fitted())
+
+
+def attend(call: Call, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
+    """`hrf.attention` for a call, ``(B, H, L, d_v)``: causal queries may be fewer than the keys in a cache."""
+    feature_map.to(call.query.device)
+    query, length, cached = call.query, call.query.shape[2], call.key.shape[2] - call.query.shape[2]
+    if call.is_causal:
+        feature_map = fixed(feature_map)
+    paired = call.is_causal and length > 1
+    if paired and cached:
+        query = F.pad(
+            query, (0, 0, cached, 0)
+        )  # queries for the keys in the cache, whose outputs are dropped
+    output = attention(
+        query,
+        call.key,
+        call.value,
+        feature_map,
+        is_causal=paired,
+        key_padding_mask=call.ignore,
+        scale=call.scale,
+        denominator=denominator,
+    )
+    return output[:, :, -length:]
+
+
+def switch(model: PreTrainedModel, name: str) -> None:
+    """Let a model use an implementation of attention, or say that it cannot."""
+    model.set_attn_implementation(name)
+    if model.config._attn_implementation != name:
+        raise ValueError(
+            f"{type(model).__name__} does not take its attention from transformers.AttentionInterface"
+        )
+
+
+def use_maps(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> None:
+    """Let the attention modules of these names use these maps."""
+    for name, feature_map in maps.items():
+        _maps(model.get_submodule(name))[FITTED] = feature_map
+    switch(model, FITTED)
+
+
+def save_maps(model: PreTrainedModel, folder: str | PathLike[str]) -> None:
+    """Write the fitted maps of a converted model, one ``.safetensors`` file a layer (the model is saved as ever)."""
+    maps = {name: module.__dict__.get("hrf_maps", {}) for name, module in model.named_modules()}
+    found = {name: own[FITTED] for name, own in maps.items() if FITTED in own}
+    if not found:
+        raise ValueError(f"this {type(model).__name__} has no fitted maps; expected a converted model")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, feature_map in found.items():
+        feature_map.save(Path(folder) / f"{name}.safetensors")
+
+
+def load_maps(model: PreTrainedModel, folder: str | PathLike[str]) -> None:
+    """Let a model use the maps that `save_maps` wrote."""
+    paths = sorted(Path(folder).glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} has no .safetensors files; expected those of save_maps")
+    use_maps(model, {path.stem: load(path) for path in paths})

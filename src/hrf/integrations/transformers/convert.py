@@ -1,0 +1,127 @@
+"""A trained model with exact attention becomes one with attention in linear time, by maps fitted to its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hrf.features.base import FeatureMap
+from hrf.features.clustered import ClusteredHybrid
+from hrf.features.exponential import Exponential
+from hrf.integrations.transformers.attention import use_maps
+from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, observed
+from hrf.nn.maps import NAMES, feature_map_for
+
+__all__ = ["FITS", "Fit", "Report", "convert"]
+
+# Called as ``fit(queries, keys, heads=H)`` with vectors ``(H, N, d)``, such that exp(qᵀk) is the kernel.
+Fit = Callable[..., FeatureMap]
+Batch = Mapping[str, Any] | Tensor
+Item = TypeVar("Item")
+
+
+def _unfitted(queries: Tensor, keys: Tensor, *, heads: int, name: str) -> FeatureMap:
+    return feature_map_for(name, queries.shape[-1], heads)
+
+
+FITS: dict[str, Fit] = {
+    "clustered": partial(ClusteredHybrid.fit, base="separable", n_clusters=(64, 64), recenter=True),
+    "fitted": partial(Exponential.fit, n_projections=128),
+    **{name: partial(_unfitted, name=name) for name in NAMES},
+}
+
+
+class Report(NamedTuple):
+    """What `convert` measured, by the names of the attention modules."""
+
+    layers: dict[str, LayerReport]
+
+    def __str__(self) -> str:
+        heading = "relative error of attention"
+        width = max(map(len, [heading, *self.layers]))
+        lines = [f"{heading:{width}}  median  largest of the heads"]
+        for name, layer in self.layers.items():
+            line = f"{name:{width}}  {median(layer.errors):6.3f}  {max(layer.errors):7.3f}"
+            line += f"  {layer.exact_share:.0%} of pairs exact" if layer.exact_share else ""
+            line += f"  {layer.clamped:.0%} of denominators clamped" if layer.clamped else ""
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def convert(
+    model: PreTrainedModel,
+    calibration_batches: Iterable[Batch],
+    *,
+    feature_map: str | Fit = "clustered",
+    test_batches: Iterable[Batch] | None = None,
+    max_tokens: int = 8192,
+    seed: int = 0,
+    progress: bool = True,
+) -> Report:
+    """Fit a map to the queries and keys of every attention layer, and let the model use them.
+
+    The model runs on the batches with exact attention. Afterwards its implementation of attention is
+    ``"hrf_fitted"``; ``model.set_attn_implementation("sdpa")`` is the way back, `save_maps` writes the maps.
+
+    Args:
+        model: of Transformers, with attention that linear attention can stand in for (see `register`).
+        calibration_batches: what the model takes: mappings of arguments, or ``input_ids``.
+        feature_map: ``"clustered"`` (64 × 64 clusters, separable), ``"fitted"`` (`hrf.Exponential.fit`, 256
+            features), ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a function of ``(queries, keys,
+            heads=...)`` that returns a map, such as ``functools.partial(hrf.ClusteredHybrid.fit,
+            base="separable", n_clusters=(64, 64), recenter=True, exact_share=0.1)``.
+        test_batches: batches to measure errors on; by default the last quarter of the others is kept for that.
+        max_tokens: how many queries and keys of a head to fit to, at most: an equal number of each batch.
+        seed: of ω and of the choice of tokens.
+        progress: show a bar on stderr, if that is a terminal.
+    """
+    if isinstance(feature_map, str):
+        if feature_map not in FITS:
+            raise ValueError(
+                f"feature_map is {feature_map!r}; expected one of {', '.join(FITS)}, "
+                "or a function of (queries, keys, heads=...) that returns a map"
+            )
+        feature_map = FITS[feature_map]
+    batches, tests = _split(list(calibration_batches), test_batches)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+        recorder = Recorder(max(1, max_tokens // len(batches)), seed)
+        with observed(model, recorder):
+            _run(model, bar.track(batches, description="reading"))
+        names = {module: name for name, module in model.named_modules() if module in recorder.samples}
+        maps = {}
+        for index, module in enumerate(bar.track(list(names), description="fitting")):
+            queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed + index)
+                maps[module] = feature_map(queries, keys, heads=len(queries))
+        meter = Meter(maps)
+        with observed(model, meter):
+            _run(model, bar.track(tests, description="measuring"))
+    use_maps(model, {names[module]: phi for module, phi in maps.items()})
+    return Report({name: meter.report(module) for module, name in names.items()})
+
+
+def _split(batches: list[Batch], tests: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
+    """Batches to fit to, and to measure on."""
+    if tests is not None:
+        return batches, list(tests)
+    kept = max(1, len(batches) // 4)
+    return batches[:-kept], batches[-kept:]
+
+
+@torch.no_grad()
+def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> None:
+    for batch in batches:
+        if isinstance(batch, Tensor):
+            model(batch.to(model.device))
+        else:
+            model(**{k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in batch.items()})

@@ -1,0 +1,138 @@
+"""Masks for Hugging Face models, as far as linear attention can honour them: padding of keys, and causality.
+
+A model makes its mask once (`mask`, registered with Transformers) and hands it to the attention of every layer
+(`Call.of`). Between the two, causal masks are ``(B, S)``, with S the number of keys up to the last query, and
+bidirectional ones ``(B, 1, 1, S)``, which broadcasts to what it means: True for keys to attend to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    prepare_padding_mask,
+    sdpa_mask,
+)
+
+__all__ = ["Call", "mask"]
+
+_WHY = "linear attention never forms the weight of a pair: it honours causality and padding of keys, no other mask"
+
+# Arguments that change the weights, of models that pass them on.
+_REFUSED = ("position_bias", "softcap", "s_aux", "cache")
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Tensor:
+    """What Transformers calls to make a mask; see `transformers.masking_utils.sdpa_mask` for the arguments.
+
+    Patterns other than those two are looked at: a window that is wider than the sequence is no restriction.
+    """
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}; expected (batch, keys) ({_WHY})"
+        )
+
+    def pattern(function: Callable[..., Any]) -> Tensor:
+        sizes = (batch_size, q_length, kv_length, int(q_offset), kv_offset)
+        dense = sdpa_mask(*sizes, function, allow_is_causal_skip=False, use_vmap=use_vmap, device=device)
+        assert dense is not None
+        return dense
+
+    is_causal = mask_function is causal_mask_function
+    if mask_function not in (causal_mask_function, bidirectional_mask_function):
+        dense = pattern(mask_function)
+        is_causal = bool((dense == pattern(causal_mask_function)).all())
+        if not is_causal and not bool(dense.all()):
+            raise ValueError(
+                f"this model wants a mask that is neither causal nor bidirectional over its {q_length} queries and "
+                f"{kv_length} keys, such as a sliding window or packed sequences ({_WHY})"
+            )
+    width = int(q_offset) + q_length - kv_offset if is_causal else kv_length
+    kept = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if kept is None:
+        kept = torch.ones(batch_size, kv_offset + width, dtype=torch.bool, device=device)
+    kept = kept[:, kv_offset : kv_offset + width]
+    return kept if is_causal else kept[:, None, None]
+
+
+class Call(NamedTuple):
+    """What the attention of a layer was called with.
+
+    Attributes:
+        query: ``(B, H, L, d)``.
+        key: ``(B, H_kv, S, d)``, up to the last query if causal.
+        value: ``(B, H_kv, S, d_v)``.
+        ignore: keys to ignore, booleans ``(B, S)``, or ``None``.
+        is_causal: whether query i sees the keys 0 … S − L + i only.
+        scale: of the logits.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    ignore: Tensor | None
+    is_causal: bool
+    scale: float
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None,
+        is_causal: bool | None,
+        others: dict[str, Any],
+    ) -> Call:
+        """From the arguments that Transformers passes; an error for what cannot be honoured."""
+        for name in _REFUSED:
+            if others.get(name) is not None:
+                raise ValueError(
+                    f"{type(module).__name__} passes {name}, which changes the weights of pairs ({_WHY})"
+                )
+        if attention_mask is None:
+            causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+            if causal and query.shape[2] not in (1, key.shape[2]):
+                raise ValueError(
+                    f"{type(module).__name__} is causal and has no mask for its {query.shape[2]} queries and "
+                    f"{key.shape[2]} keys; expected as many queries as keys, or a mask"
+                )
+        elif attention_mask.ndim == 2:
+            causal = True
+        elif attention_mask.dtype == torch.bool and attention_mask.shape[1:-1] == (1, 1):
+            causal, attention_mask = False, attention_mask[:, 0, 0]
+        else:
+            raise ValueError(
+                f"attention_mask is a tensor of {attention_mask.dtype} and shape {tuple(attention_mask.shape)}; "
+                f"expected None, (batch, keys), or booleans (batch, 1, 1, keys) ({_WHY})"
+            )
+        ignore = None
+        if attention_mask is not None:
+            width = attention_mask.shape[-1]
+            key, value = key[:, :, :width], value[:, :, :width]
+            if not bool(attention_mask.all()):
+                ignore = ~attention_mask.bool().expand(len(key), -1)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return cls(query, key, value, ignore, causal, scale)
+
+    def for_queries(self, tensor: Tensor) -> Tensor:
+        """Keys or values with a head for each query head."""
+        return tensor.repeat_interleave(self.query.shape[1] // tensor.shape[1], 1)
