@@ -12,9 +12,9 @@ from typing_extensions import Self
 
 from hrf.attention import attention
 from hrf.features.base import FeatureMap
-from hrf.nn.dropout import drop_keys
 from hrf.nn.maps import Maker, feature_map_for
 from hrf.nn.masks import booleans, causal
+from hrf.nn.values import drop_keys, unit_values
 from hrf.projections import check_count
 
 __all__ = ["MultiheadAttention"]
@@ -173,8 +173,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         }
         weights = None
         if need_weights:
-            one_hot = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device)
-            weights = attention(q, k, one_hot.expand(*k.shape[:-1], -1), self.feature_map, **options)
+            weights = attention(q, k, unit_values(k), self.feature_map, **options)
             mixed = weights @ v
             weights = weights.mean(-3) if average_attn_weights else weights
         else:

@@ -2,11 +2,11 @@
 
 >>> import torch, transformers
 >>> from hrf.integrations.transformers import convert
->>> config = transformers.GPT2Config(64, n_embd=32, n_layer=2, n_head=4)
->>> model = transformers.AutoModelForCausalLM.from_config(config)
+>>> sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+>>> model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
 >>> report = convert(model, [torch.randint(64, (2, 100)) for _ in range(4)], feature_map="fitted")
 >>> sorted(report.layers)
-['transformer.h.0.attn', 'transformer.h.1.attn']
+['model.layers.0.self_attn', 'model.layers.1.self_attn']
 """
 
 try:

@@ -20,8 +20,8 @@ from hrf.attention.causal import fixed
 from hrf.features.base import FeatureMap
 from hrf.features.storage import load
 from hrf.integrations.transformers.masks import Call, mask
-from hrf.nn.dropout import drop_keys
 from hrf.nn.maps import Maker, feature_map_for
+from hrf.nn.values import drop_keys, unit_values
 
 __all__ = ["FITTED", "attend", "load_maps", "register", "save_maps", "switch", "use_maps"]
 
@@ -35,7 +35,7 @@ def register(name: str = "hrf", feature_map: str | Maker = "angular", *, seed: i
 
     Encoders, decoders and cross-attention, grouped queries, padding and causal masks, generation with a cache. Masks
     and arguments that linear attention cannot honour raise an error. Dropout is that of
-    `hrf.nn.MultiheadAttention`.
+    `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time.
 
     Args:
         name: of the implementation.
@@ -45,7 +45,7 @@ def register(name: str = "hrf", feature_map: str | Maker = "angular", *, seed: i
 
     >>> import transformers, hrf.integrations.transformers
     >>> hrf.integrations.transformers.register("hrf", "positive")
-    >>> config = transformers.LlamaConfig(64, 32, 64, num_hidden_layers=2, num_attention_heads=4)
+    >>> config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
     >>> model = transformers.AutoModel.from_config(config, attn_implementation="hrf")
     """
     AttentionMaskInterface.register(name, mask)
@@ -66,11 +66,14 @@ class _Attention:
         dropout: float = 0.0,
         is_causal: bool | None = None,
         **others: Any,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, Tensor | None]:
         call = Call.of(module, query, key, value, attention_mask, scaling, is_causal, others)
+        phi, weights = self.map_of(module, call), None
+        if others.get("output_attentions"):
+            weights = attend(call._replace(value=unit_values(call.key)), phi)
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
-        return attend(call, self.map_of(module, call)).transpose(1, 2), None
+        return attend(call, phi).transpose(1, 2), weights
 
     def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
         raise NotImplementedError

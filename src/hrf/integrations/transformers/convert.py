@@ -114,6 +114,10 @@ def _split(batches: list[Batch], tests: Iterable[Batch] | None) -> tuple[list[Ba
     """Batches to fit to, and to measure on."""
     if tests is not None:
         return batches, list(tests)
+    if len(batches) < 2:
+        raise ValueError(
+            f"there is {len(batches)} batch; expected one to fit to and one to measure on, or test_batches"
+        )
     kept = max(1, len(batches) // 4)
     return batches[:-kept], batches[-kept:]
 

@@ -1,4 +1,4 @@
-"""Dropout of attention weights that are never formed."""
+"""Values by which attention does what is usually done to its weights, which are never formed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["drop_keys"]
+__all__ = ["drop_keys", "unit_values"]
 
 
 def drop_keys(value: Tensor, probability: float) -> Tensor:
@@ -16,3 +16,9 @@ def drop_keys(value: Tensor, probability: float) -> Tensor:
     here all queries of a head lose the same keys.
     """
     return value * F.dropout(torch.ones_like(value[..., :1]), probability)
+
+
+def unit_values(key: Tensor) -> Tensor:
+    """Unit vectors for keys ``(..., S, d)``, so that attention returns its weights: ``(..., S, S)``."""
+    keys = key.shape[-2]
+    return torch.eye(keys, dtype=key.dtype, device=key.device).expand(*key.shape[:-2], keys, keys)
