@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 
-.PHONY: demo test lint types unit bench bench-attention-quality clean help
+.PHONY: demo test lint types unit bench bench-attention-quality example-minilm clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -39,6 +39,9 @@ bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 
 bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Transformer
 	$(BIN)/python -m benchmarks.attention_quality --out results
+
+example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
+	$(BIN)/python -m examples.minilm
 
 clean:           ## remove the environment and results
 	rm -rf $(VENV) results

@@ -11,7 +11,7 @@ import gzip
 import os
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,10 @@ __all__ = [
     "N_LAYERS",
     "Attention",
     "data_folder",
+    "encode",
     "heads_of",
     "inputs",
+    "load",
     "passages",
     "read_text",
 ]
@@ -69,24 +71,37 @@ def heads_of(projected: Tensor, n_heads: int) -> Tensor:
     return projected.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
 
 
-def inputs(texts: list[str], tokens: int) -> list[Attention]:
-    """Queries, keys and values of all layers, for as many passages of ``tokens`` tokens each.
-
-    Raises:
-        ValueError: if a passage is shorter than that.
-    """
+def load() -> tuple[Any, Any]:
+    """The tokenizer, and the model in evaluation mode."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     folder = str(files(PACKAGE) / "model")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModel.from_pretrained(folder).eval()
-    encoded = tokenizer(texts, truncation=True, max_length=tokens)["input_ids"]
-    if any(len(ids) < tokens for ids in encoded):
-        shortest = min(map(len, encoded))
-        raise ValueError(f"a passage has {shortest} tokens; expected {tokens}")
+    return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+
+
+def encode(tokenizer: Any, text: str, tokens: int) -> Tensor:
+    """The first ``tokens`` tokens of a text, ``(1, tokens)``.
+
+    Raises:
+        ValueError: if the text has fewer.
+    """
+    ids = tokenizer(text, truncation=True, max_length=tokens, return_tensors="pt")["input_ids"]
+    if ids.shape[1] < tokens:
+        raise ValueError(f"a passage has {ids.shape[1]} tokens; expected {tokens}")
+    return ids
+
+
+def inputs(texts: list[str], tokens: int) -> list[Attention]:
+    """Queries, keys and values of all layers, for as many passages of ``tokens`` tokens each.
+
+    Raises:
+        ValueError: if a passage is shorter than that.
+    """
+    tokenizer, model = load()
+    encoded = [encode(tokenizer, text, tokens) for text in texts]
     captured: list[list[Tensor]] = []
     for layer in model.encoder.layer:
         outputs: list[Tensor] = []
@@ -95,7 +110,7 @@ def inputs(texts: list[str], tokens: int) -> list[Attention]:
         for part in (attention.query, attention.key, attention.value):
             part.register_forward_hook(lambda _, __, output, kept=outputs: kept.append(output))
     with torch.inference_mode():
-        model(input_ids=torch.tensor(encoded))
+        model(input_ids=torch.cat(encoded))
     n_heads = model.config.num_attention_heads
     layers = []
     for outputs in captured:

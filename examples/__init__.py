@@ -1,0 +1,1 @@
+"""Examples to run: ``python -m examples.<name>``."""
