@@ -6,6 +6,7 @@ with a graph, which is pulled back and dropped before the next block.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,13 +16,27 @@ from torch import Tensor
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features, Side
 
-__all__ = ["LOWEST", "Blocks", "Pullback", "weighted"]
+__all__ = ["LOWEST", "Blocks", "Place", "Pullback"]
 
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
 
 _FLOATS = 1 << 19  # features in a block
 _LEAST = 64  # rows in a block: fewer starve the matrix products
+
+
+class Place:
+    """Memory for the features of one block after another, so that it stays in the cache."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def of(self, *shape: int, like: Tensor) -> Tensor:
+        """A tensor of this shape in the memory, which grows if it has to."""
+        size = math.prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = like.new_empty(size)
+        return self._memory[:size].view(shape)
 
 
 @dataclass(frozen=True)
@@ -59,9 +74,11 @@ class Blocks:
         self.feature_map._check_values(x, side)
         return x
 
-    def features(self, u: Tensor, rows: slice, side: Side) -> Features:
+    def features(self, u: Tensor, rows: slice, side: Side, place: Place) -> Features:
         """Features of a block, ``(N, rows, D)`` and ``(N, rows, 1)``; the scale of ignored keys is −inf."""
-        return self._flat(self.feature_map._scaled(self.vectors(u, rows, side), side), rows, side)
+        x = self.vectors(u, rows, side)
+        out = place.of(*x.shape[:-1], self.feature_map.feature_dim, like=x)
+        return self._flat(self.feature_map._scaled_into(x, side, out), rows, side)
 
     def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Features, Pullback]:
         """The same, and the way back for gradients."""
@@ -71,11 +88,19 @@ class Blocks:
         detached = Features(features.values.detach(), features.log_scale.detach())
         return self._flat(detached, rows, side), Pullback(self, x, features)
 
-    def values(self, value: Tensor, rows: slice) -> Tensor:
-        """Values with a column of ones, whose sums are the denominators: ``(N, rows, d_v + 1)``."""
-        v = value[:, :, rows]
-        out = torch.ones(*v.shape[:-1], v.shape[-1] + 1, dtype=self.dtype, device=v.device)
-        out[..., :-1] = v
+    def values(self, value: Tensor, rows: slice, log_weight: Tensor | None = None) -> Tensor:
+        """Values with a column of ones, whose sums are the denominators, all times exp(log_weight) a row.
+
+        ``(N, rows, d_v + 1)``; zero where ignored.
+        """
+        v = value[:, :, rows].to(self.dtype)
+        out = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+        if log_weight is None:
+            out[..., :-1], out[..., -1:] = v, 1
+        else:
+            weight = log_weight.exp().view_as(out[..., -1:])
+            torch.mul(v, weight, out=out[..., :-1])
+            out[..., -1:] = weight
         if self.ignore is not None:
             out.masked_fill_(self.ignore[:, None, rows, None], 0)
         return out.flatten(0, 1)
@@ -107,8 +132,3 @@ class Pullback:
             if g is not None:
                 parameters[parameter] += g
         return torch.zeros_like(self._x) if found[0] is None else found[0] * self._blocks.root
-
-
-def weighted(values: Tensor, log_weight: Tensor) -> Tensor:
-    """Rows times exp(log_weight), in place."""
-    return values.mul_(log_weight.exp())

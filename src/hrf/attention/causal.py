@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hrf.attention.blocks import LOWEST, Blocks, weighted
+from hrf.attention.blocks import LOWEST, Blocks, Place
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
@@ -118,18 +118,19 @@ class _Sums(torch.autograd.Function):
         scale: Tensor,
         *learned: Tensor,
     ) -> Any:
-        carry = Carry(state, scale)
+        carry, places = Carry(state, scale), (Place(), Place())
         shape = query.shape[:2]
         values = state.new_empty(len(state), query.shape[2], state.shape[-1])
         log_scale = state.new_empty(len(state), query.shape[2], 1)
         tops = state.new_empty(len(state), key.shape[2], 1)
         for chunk in _chunks(query, key):
-            phi, psi = blocks.features(query, chunk.rows, "query"), blocks.features(key, chunk.keys, "key")
+            phi = blocks.features(query, chunk.rows, "query", places[0])
+            psi = blocks.features(key, chunk.keys, "key", places[1])
             v = blocks.values(value, chunk.keys)
             tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
             top = chunk.tops(tops)
             scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
-            earlier = weighted(phi.values @ carry.state, carry.scale - top)
+            earlier = (phi.values @ carry.state).mul_((carry.scale - top).exp())
             values[:, chunk.rows] = earlier.baddbmm_(scores, v)
             torch.add(phi.log_scale, top, out=log_scale[:, chunk.rows])
             carry = carry.plus(psi, v, top[:, -1:])
@@ -148,20 +149,20 @@ class _Sums(torch.autograd.Function):
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from
-        carry = Carry(state, scale)
+        carry, place = Carry(state, scale), Place()
         for chunk in _chunks(query, key):
             before[chunk.keys.start] = carry.scale
             phi, pull = blocks.traced(query, chunk.rows, "query")
-            psi = blocks.features(key, chunk.keys, "key")
+            psi = blocks.features(key, chunk.keys, "key", place)
             v, g = blocks.values(value, chunk.keys), grad[:, chunk.rows]
             top = chunk.tops(tops)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
-            grad_phi = weighted(g @ carry.state.mT, carry.scale - top).baddbmm_(grad_scores, psi.values)
+            grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
             along = (g * values[:, chunk.rows]).sum(-1, keepdim=True)
             grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
             carry = carry.plus(psi, v, top[:, -1:])
         for chunk in reversed(list(_chunks(query, key))):
-            phi = blocks.features(query, chunk.rows, "query")
+            phi = blocks.features(query, chunk.rows, "query", place)
             psi, pull = blocks.traced(key, chunk.keys, "key")
             v, g = blocks.values(value, chunk.keys), grad[:, chunk.rows]
             top, start = chunk.tops(tops), before[chunk.keys.start]

