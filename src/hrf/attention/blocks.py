@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hrf.attention.denominator import Denominator, log_bound
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features, Side
 
-__all__ = ["LOWEST", "Blocks", "Place", "Pullback"]
+__all__ = ["LOWEST", "Blocks", "Outputs", "Place", "Pullback"]
 
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
@@ -45,20 +47,22 @@ class Blocks:
 
     Attributes:
         feature_map: the map.
+        rule: what to do with small denominators.
         ignore: keys to leave out, ``(B, S)``.
         root: √scale.
         dtype: of the computation.
     """
 
     feature_map: FeatureMap
+    rule: Denominator
     ignore: Tensor | None
     root: float
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, inputs: Inputs, feature_map: FeatureMap) -> Blocks:
+    def of(cls, inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> Blocks:
         """Those of some inputs."""
-        return cls(feature_map, inputs.ignore, inputs.root, inputs.dtype)
+        return cls(feature_map, rule, inputs.ignore, inputs.root, inputs.dtype)
 
     def slices(self, u: Tensor) -> Iterator[slice]:
         """Blocks of the rows of ``u (B, H, L, d)``."""
@@ -74,14 +78,13 @@ class Blocks:
         self.feature_map._check_values(x, side)
         return x
 
-    def features(self, u: Tensor, rows: slice, side: Side, place: Place) -> Features:
-        """Features of a block, ``(N, rows, D)`` and ``(N, rows, 1)``; the scale of ignored keys is −inf."""
-        x = self.vectors(u, rows, side)
+    def features(self, x: Tensor, rows: slice, side: Side, place: Place) -> Features:
+        """Features of `vectors`, ``(N, rows, D)`` and ``(N, rows, 1)``; the scale of ignored keys is −inf."""
         out = place.of(*x.shape[:-1], self.feature_map.feature_dim, like=x)
         return self._flat(self.feature_map._scaled_into(x, side, out), rows, side)
 
     def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Features, Pullback]:
-        """The same, and the way back for gradients."""
+        """Features of rows of query or key, and the way back for gradients."""
         with torch.enable_grad():
             x = self.vectors(u.detach(), rows, side).requires_grad_()
             features = self.feature_map._scaled(x, side)
@@ -110,6 +113,52 @@ class Blocks:
         if side == "key" and self.ignore is not None:
             log_scale = log_scale.masked_fill(self.ignore[:, None, rows, None], -torch.inf)
         return Features(values.flatten(0, 1), log_scale.flatten(0, 1))
+
+
+class Outputs(NamedTuple):
+    """Quotients of all rows, and what the backward pass needs of their denominators.
+
+    Attributes:
+        values: ``(N, L, d_v)``.
+        used: what was divided by, ``(N, L, 1)``.
+        low: which denominators were too small, ``(N, L, 1)``.
+    """
+
+    values: Tensor
+    used: Tensor
+    low: Tensor
+
+    @classmethod
+    def empty(cls, sums: Tensor, length: int) -> Outputs:
+        """Memory for sums of the kind and width of ``(N, ·, d_v + 1)``."""
+        n, _, width = sums.shape
+        used = sums.new_empty(n, length, 1)
+        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used, dtype=torch.bool))
+
+    def fill(self, blocks: Blocks, rows: slice, x: Tensor, sums: Features, moments: Tensor) -> None:
+        """Divide the sums of some rows, ``(N, rows, d_v + 1)``."""
+        seen = moments if moments.shape[2] == 1 else moments[:, :, rows]
+        bound = log_bound(blocks.feature_map, x, seen)
+        denominators = sums.values[..., -1:]
+        used, low = blocks.rule.settle(
+            denominators, sums.log_scale, None if bound is None else bound.flatten(0, 1)
+        )
+        self.used[:, rows], self.low[:, rows] = used, low
+        torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
+
+    def pull(self, grad: Tensor, rows: slice, rule: Denominator) -> tuple[Tensor, Tensor]:
+        """Gradients of the sums of some rows, and of their log scale: ``(N, rows, d_v + 1)``, ``(N, rows, 1)``.
+
+        Numerator and denominator share their scale, so it matters only where the floor took the place of the latter.
+        """
+        values, used, low = (tensor[:, rows] for tensor in self)
+        if rule.rule == "none":
+            low = torch.zeros_like(low)
+        inner = (grad * values).sum(-1, keepdim=True)
+        out = grad.new_empty(*grad.shape[:-1], grad.shape[-1] + 1)
+        torch.div(grad, used, out=out[..., :-1])
+        out[..., -1:] = (inner / used).neg_().masked_fill_(low, 0)
+        return out, inner.masked_fill(~low, 0)
 
 
 class Pullback:
