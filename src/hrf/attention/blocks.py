@@ -120,12 +120,14 @@ class Outputs(NamedTuple):
 
     Attributes:
         values: ``(N, L, d_v)``.
-        used: what was divided by, ``(N, L, 1)``.
+        used: what was divided by, ``(N, L, 1)``, at the scale of the sums.
+        log_scale: that scale, ``(N, L, 1)``.
         low: which denominators were too small, ``(N, L, 1)``.
     """
 
     values: Tensor
     used: Tensor
+    log_scale: Tensor
     low: Tensor
 
     @classmethod
@@ -133,7 +135,8 @@ class Outputs(NamedTuple):
         """Memory for sums of the kind and width of ``(N, ·, d_v + 1)``."""
         n, _, width = sums.shape
         used = sums.new_empty(n, length, 1)
-        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used, dtype=torch.bool))
+        low = torch.empty_like(used, dtype=torch.bool)
+        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used), low)
 
     def fill(self, blocks: Blocks, rows: slice, x: Tensor, sums: Features, moments: Tensor) -> None:
         """Divide the sums of some rows, ``(N, rows, d_v + 1)``."""
@@ -143,15 +146,17 @@ class Outputs(NamedTuple):
         used, low = blocks.rule.settle(
             denominators, sums.log_scale, None if bound is None else bound.flatten(0, 1)
         )
-        self.used[:, rows], self.low[:, rows] = used, low
+        self.used[:, rows], self.log_scale[:, rows], self.low[:, rows] = used, sums.log_scale, low
         torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
 
-    def pull(self, grad: Tensor, rows: slice, rule: Denominator) -> tuple[Tensor, Tensor]:
-        """Gradients of the sums of some rows, and of their log scale: ``(N, rows, d_v + 1)``, ``(N, rows, 1)``.
+    def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> tuple[Tensor, Tensor]:
+        """Gradients of the sums of some rows at ``log_scale``, and of their log scale.
 
-        Numerator and denominator share their scale, so it matters only where the floor took the place of the latter.
+        ``(N, rows, d_v + 1)`` and ``(N, rows, 1)``. Numerator and denominator share their scale, so it matters
+        only where the floor took the place of the latter.
         """
-        values, used, low = (tensor[:, rows] for tensor in self)
+        values, used, before, low = (tensor[:, rows] for tensor in self)
+        used = used * (before - log_scale).exp()
         if rule.rule == "none":
             low = torch.zeros_like(low)
         inner = (grad * values).sum(-1, keepdim=True)

@@ -161,7 +161,7 @@ class _Attend(torch.autograd.Function):
             phi, pull = blocks.traced(query, chunk.rows, "query")
             psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", place)
             v, top = blocks.values(value, chunk.keys), chunk.tops(tops)
-            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, blocks.rule)
+            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
             grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
             grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
@@ -170,7 +170,7 @@ class _Attend(torch.autograd.Function):
             phi = blocks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query", place)
             psi, pull = blocks.traced(key, chunk.keys, "key")
             v, top, start = blocks.values(value, chunk.keys), chunk.tops(tops), before[chunk.keys.start]
-            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, blocks.rule)
+            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             weights = chunk.weights(psi.log_scale, top)
             scores = (phi.values @ psi.values.mT).mul_(weights)
             share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk

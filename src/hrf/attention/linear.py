@@ -64,7 +64,7 @@ class _Attend(torch.autograd.Function):
         grad_state = torch.zeros_like(state.mT, memory_format=torch.contiguous_format)
         for rows in blocks.slices(query):
             phi, pull = blocks.traced(query, rows, "query")
-            g, along = divided.pull(grad[:, rows], rows, blocks.rule)
+            g, along = divided.pull(grad[:, rows], rows, phi.log_scale + scale, blocks.rule)
             grad_query[:, :, rows] = pull(Features(g @ state.mT, along), learned)
             grad_state.baddbmm_(g.mT, phi.values)
         for rows in blocks.slices(key):

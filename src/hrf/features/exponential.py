@@ -28,6 +28,11 @@ from hrf.projections import Projections, check_count
 __all__ = ["Exponential", "Positive", "Trigonometric"]
 
 
+# Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
+# products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
+_SMALL = 50.0
+
+
 class Shared(NamedTuple):
     """What isotropic maps on the same ω have in common: ωᵀx ``(..., L, m)`` and ‖x‖²/2 ``(..., L, 1)``."""
 
@@ -155,7 +160,7 @@ class Exponential(FeatureMap):
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
     def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
-        """Re u, Im u, the log of the weight of a row, the phase of a row, and ωᵀu if it is known.
+        """Re u, Im u, the log of the weight of a row, its phase, ωᵀu if it is known, and ‖Re u‖²/2.
 
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
@@ -164,18 +169,20 @@ class Exponential(FeatureMap):
         matrix = self.query_matrix if side == "query" else self.key_matrix
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
         log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
+        square = None
         if real is not None:
-            log_weight = log_weight - (shared.half_square if shared else half_square(real))
+            square = shared.half_square if shared else half_square(real)
+            log_weight = log_weight - square
         if imag is not None:
             log_weight = log_weight + (shared.half_square if shared else half_square(imag))
         check_finite(log_weight, x, "x" if side == "query" else "y")
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
-        return [real, imag, log_weight, phase, shared.projected if shared else None]
+        return [real, imag, log_weight, phase, shared.projected if shared else None, square]
 
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        _, _, log_weight, _, _ = rows
+        log_weight = rows[2]
         assert log_weight is not None
         check_overflow(log_weight)
         logs, phases = self._exponents(rows, scratch)
@@ -187,16 +194,37 @@ class Exponential(FeatureMap):
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
-    def _scaled(
-        self, x: Tensor, side: Side, shared: Shared | None = None, out: Tensor | None = None
-    ) -> Features:
+    def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
         rows = self._prepare(x, side, shared)
-        real, imag, log_weight, _, projected = rows
+        log_weight = rows[2]
         assert log_weight is not None
-        if real is not None and imag is None and self.antithetic:
-            values, largest = _both_signs(self._project(real, projected, None), out)
-            return Features(values, log_weight + largest)
-        logs, phases = self._exponents(rows, out)
+        return self._without_scale(log_weight, *self._exponents(rows))
+
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        rows = self._prepare(x, side)
+        real, imag, log_weight, _, _, square = rows
+        assert log_weight is not None
+        if real is None or imag is not None or not self.antithetic or not self._is_small(square):
+            return self._without_scale(log_weight, *self._exponents(rows, out))
+        logs = self._project(real, None, out)
+        torch.sub(logs.new_tensor(-_SMALL / 2), logs, out=out[..., self.n_projections :])
+        logs.sub_(_SMALL / 2)
+        return Features(out.exp_(), log_weight + _SMALL / 2)
+
+    def _is_small(self, square: Tensor | None) -> bool:
+        """Whether |ωᵀu| < `_SMALL` by Cauchy and Schwarz, from ‖u‖²/2, where that is cheap to know."""
+        if (
+            square is None
+            or square.device.type != "cpu"
+            or torch.compiler.is_compiling()
+            or not square.numel()
+        ):
+            return False
+        largest = half_square(self.projection.omega).amax() * square.amax()
+        return 2 * math.sqrt(float(largest)) < _SMALL
+
+    def _without_scale(self, log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
+        """exp(logs) cos(phases) at the scale of the largest of each row."""
         if logs is None:
             assert phases is not None
             return Features(phases.cos_(), log_weight)
@@ -204,15 +232,12 @@ class Exponential(FeatureMap):
         values = logs.sub_(largest).exp_()
         return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
 
-    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
-        return self._scaled(x, side, out=out)
-
     def _exponents(self, rows: Rows, place: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """Re ωᵀu and Im ωᵀu + phase for every feature, fresh tensors ``(..., L, feature_dim)`` or ``None``.
 
         They are in ``place`` if that is given and there is only one of them.
         """
-        real, imag, _, phase, projected = rows
+        real, imag, _, phase, projected, _ = rows
         place = None if phase is not None else place  # two factors need two places
         logs = phases = None
         if real is not None:
@@ -281,17 +306,6 @@ class Exponential(FeatureMap):
             "projection": self.projection,
             "heads": self.heads,
         }
-
-
-def _both_signs(logs: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """exp(±logs − c), in ``out`` if that is given, and c = max |logs| a row."""
-    known = logs.detach()
-    largest = torch.maximum(known.amax(-1, keepdim=True), -known.amin(-1, keepdim=True))
-    if out is None:
-        return torch.cat([logs - largest, -largest - logs], -1).exp_(), largest
-    torch.sub(logs, largest, out=out[..., : logs.shape[-1]])
-    torch.sub(-largest, logs, out=out[..., logs.shape[-1] :])
-    return out.exp_(), largest
 
 
 def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:
