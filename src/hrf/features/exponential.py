@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 
 from hrf import kernels, theory
 from hrf.features.base import FeatureMap, Features, Rows, Side, check_finite, check_overflow, half_square
-from hrf.features.matrices import matrix_pair
+from hrf.features.matrices import ComplexMatrix, matrix_pair
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
 
@@ -165,8 +165,7 @@ class Exponential(FeatureMap):
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
         """
-        shift = self.query_shift if side == "query" else self.key_shift
-        matrix = self.query_matrix if side == "query" else self.key_matrix
+        shift, _, matrix = self._parts(side)
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
         log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
         square = None
@@ -202,14 +201,33 @@ class Exponential(FeatureMap):
 
     def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
         rows = self._prepare(x, side)
-        real, imag, log_weight, _, _, square = rows
+        real, _, log_weight, _, _, square = rows
         assert log_weight is not None
-        if real is None or imag is not None or not self.antithetic or not self._is_small(square):
+        if real is None or not self._by_hand or not self._is_small(square):
             return self._without_scale(log_weight, *self._exponents(rows, out))
         logs = self._project(real, None, out)
         torch.sub(logs.new_tensor(-_SMALL / 2), logs, out=out[..., self.n_projections :])
         logs.sub_(_SMALL / 2)
         return Features(out.exp_(), log_weight + _SMALL / 2)
+
+    @property
+    def _by_hand(self) -> bool:
+        return self.antithetic and not self.query_matrix.has_imag  # features exp(±ωᵀu), nothing else
+
+    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        own, other, matrix = self._parts(side)
+        u, _ = matrix(x if own is None else x - own.to(x.dtype))
+        assert u is not None
+        plus, minus = grad.values.mul_(values).split(self.n_projections, -1)
+        along = grad.log_scale
+        back = matrix.transposed((plus - minus) @ self.projection.omega.to(x.dtype) - along * u)
+        return back if other is None else back + along * other.to(x.dtype)
+
+    def _parts(self, side: Side) -> tuple[Tensor | None, Tensor | None, ComplexMatrix]:
+        """The shift of a side, that of the other, and the matrix of the side."""
+        if side == "query":
+            return self.query_shift, self.key_shift, self.query_matrix
+        return self.key_shift, self.query_shift, self.key_matrix
 
     def _is_small(self, square: Tensor | None) -> bool:
         """Whether |ωᵀu| < `_SMALL` by Cauchy and Schwarz, from ‖u‖²/2, where that is cheap to know."""
@@ -265,9 +283,7 @@ class Exponential(FeatureMap):
 
     def _shift_weight(self, x: Tensor, side: Side) -> Tensor:
         """Factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
-        own, other = (
-            (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
-        )
+        own, other, _ = self._parts(side)
         if other is None:
             return x.new_zeros(())
         other = other.to(x.dtype)
