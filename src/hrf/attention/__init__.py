@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from hrf.attention import causal, linear, quadratic
-from hrf.attention.denominator import Denominator, key_moments, quotient
+from hrf.attention.denominator import Denominator, key_moments, per_row, quotient
 from hrf.attention.inputs import Inputs, check, uncompiled
 from hrf.attention.packing import packed
 from hrf.attention.state import AttentionState
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap
 
 __all__ = ["AttentionState", "Denominator", "attention"]
 
@@ -71,18 +71,19 @@ def attention(
     if is_causal:
         feature_map = causal.fixed(feature_map)
     rows = inputs.for_map(feature_map)
-    engine = partial(_sums, feature_map=feature_map, is_causal=is_causal)
+    engine = partial(_attend, feature_map=feature_map, rule=rule, is_causal=is_causal)
     with torch.autocast(
         query.device.type, enabled=False
     ):  # which would take matrix products to half precision
-        total, moments = engine(rows) if cu_seqlens is None else packed(rows, cu_seqlens, engine)
-        return inputs.restored(quotient(rows, total, moments, feature_map, rule))
+        return inputs.restored(engine(rows) if cu_seqlens is None else packed(rows, cu_seqlens, engine))
 
 
-def _sums(inputs: Inputs, feature_map: FeatureMap, is_causal: bool) -> tuple[Features, Tensor]:
-    """Numerators and denominators, and the moments of the keys that each row sees."""
-    moments = key_moments(inputs, feature_map)
+def _attend(inputs: Inputs, feature_map: FeatureMap, rule: Denominator, is_causal: bool) -> Tensor:
+    """Outputs for all rows, by the engine that suits the map."""
+    terms = key_moments(inputs, feature_map)
     if is_causal:
-        return causal.sums(inputs, feature_map)[0], moments.cumsum(-2)
-    engine = linear if feature_map.factorised else quadratic
-    return engine.sums(inputs, feature_map), moments.sum(-2, keepdim=True)
+        return causal.attend(inputs, per_row(inputs, terms.cumsum(2)), feature_map, rule)[0]
+    moments = per_row(inputs, terms.sum(2, keepdim=True))
+    if feature_map.factorised:
+        return linear.attend(inputs, moments, feature_map, rule)
+    return quotient(inputs, quadratic.sums(inputs, feature_map), moments, feature_map, rule)

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hrf.attention.blocks import LOWEST, Blocks, weighted
+from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
+from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
 
-__all__ = ["Carry", "fixed", "sums"]
+__all__ = ["Carry", "attend", "fixed"]
 
 _CHUNK = 128
 
@@ -53,16 +54,21 @@ class Carry(NamedTuple):
         return Carry(state.baddbmm_(psi.values.mT, v * (psi.log_scale - top).exp()), top)
 
 
-def sums(inputs: Inputs, feature_map: FeatureMap, carry: Carry | None = None) -> tuple[Features, Carry]:
-    """Σ K̂(x, y) v and Σ K̂(x, y) over the keys up to each query, ``(B, H, L, d_v + 1)``, and what to carry on."""
-    blocks = Blocks.of(inputs, feature_map)
+def attend(
+    inputs: Inputs, moments: Tensor, feature_map: FeatureMap, rule: Denominator, carry: Carry | None = None
+) -> tuple[Tensor, Carry]:
+    """Attention of every query to the keys up to it, ``(B, H, L, d_v)``, and what to carry on.
+
+    ``moments`` are those of the keys that each row sees, the ones in ``carry`` included.
+    """
+    blocks = Blocks.of(inputs, feature_map, rule)
     carry = carry or Carry.empty(inputs, feature_map)
     state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in carry)
     learned = [p for p in feature_map.parameters() if p.requires_grad]
-    results = _Sums.apply(blocks, inputs.query, inputs.key, inputs.value, state, scale, *learned)
-    return Features(*results[:2]), Carry(
-        *(tensor.unflatten(0, carry.state.shape[:2]) for tensor in results[2:])
+    out, *carried = _Attend.apply(
+        blocks, moments, inputs.query, inputs.key, inputs.value, state, scale, *learned
     )
+    return out, Carry(*(tensor.unflatten(0, carry.state.shape[:2]) for tensor in carried))
 
 
 def fixed(feature_map: FeatureMap) -> FeatureMap:
@@ -106,11 +112,12 @@ def _chunks(query: Tensor, key: Tensor) -> Iterator[_Chunk]:
         yield _Chunk(slice(start, stop), slice(start * groups, stop * groups), groups)
 
 
-class _Sums(torch.autograd.Function):
+class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         blocks: Blocks,
+        moments: Tensor,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -118,53 +125,52 @@ class _Sums(torch.autograd.Function):
         scale: Tensor,
         *learned: Tensor,
     ) -> Any:
-        carry = Carry(state, scale)
-        shape = query.shape[:2]
-        values = state.new_empty(len(state), query.shape[2], state.shape[-1])
-        log_scale = state.new_empty(len(state), query.shape[2], 1)
+        carry, places = Carry(state, scale), (Place(), Place())
+        outputs = Outputs.empty(state, query.shape[2])
         tops = state.new_empty(len(state), key.shape[2], 1)
         for chunk in _chunks(query, key):
-            phi, psi = blocks.features(query, chunk.rows, "query"), blocks.features(key, chunk.keys, "key")
+            x = blocks.vectors(query, chunk.rows, "query")
+            phi = blocks.features(x, chunk.rows, "query", places[0])
+            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
             v = blocks.values(value, chunk.keys)
             tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
             top = chunk.tops(tops)
             scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
-            earlier = weighted(phi.values @ carry.state, carry.scale - top)
-            values[:, chunk.rows] = earlier.baddbmm_(scores, v)
-            torch.add(phi.log_scale, top, out=log_scale[:, chunk.rows])
+            sums = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
+            outputs.fill(blocks, chunk.rows, x, Features(sums, phi.log_scale + top), moments)
             carry = carry.plus(psi, v, top[:, -1:])
+        blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
         ctx.blocks, ctx.learned = blocks, learned
-        ctx.save_for_backward(query, key, value, state, scale, tops, values)
+        ctx.save_for_backward(query, key, value, state, scale, tops, *outputs)
         last = carry.scale.clone()
-        ctx.mark_non_differentiable(log_scale, last)
-        return values.unflatten(0, shape), log_scale.unflatten(0, shape), carry.state.clone(), last
+        ctx.mark_non_differentiable(last)
+        return outputs.values.unflatten(0, query.shape[:2]), carry.state.clone(), last
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor, grad_state: Tensor, __: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
-        query, key, value, state, scale, tops, values = ctx.saved_tensors
-        grad = grad.flatten(0, 1)
+        query, key, value, state, scale, tops, *outputs = ctx.saved_tensors
+        divided, grad = Outputs(*outputs), grad.flatten(0, 1)
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from
-        carry = Carry(state, scale)
+        carry, places = Carry(state, scale), (Place(), Place())
         for chunk in _chunks(query, key):
             before[chunk.keys.start] = carry.scale
-            phi, pull = blocks.traced(query, chunk.rows, "query")
-            psi = blocks.features(key, chunk.keys, "key")
-            v, g = blocks.values(value, chunk.keys), grad[:, chunk.rows]
-            top = chunk.tops(tops)
+            phi, pull = blocks.traced(query, chunk.rows, "query", places[0])
+            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
+            v, top = blocks.values(value, chunk.keys), chunk.tops(tops)
+            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
-            grad_phi = weighted(g @ carry.state.mT, carry.scale - top).baddbmm_(grad_scores, psi.values)
-            along = (g * values[:, chunk.rows]).sum(-1, keepdim=True)
+            grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
             grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
             carry = carry.plus(psi, v, top[:, -1:])
         for chunk in reversed(list(_chunks(query, key))):
-            phi = blocks.features(query, chunk.rows, "query")
-            psi, pull = blocks.traced(key, chunk.keys, "key")
-            v, g = blocks.values(value, chunk.keys), grad[:, chunk.rows]
-            top, start = chunk.tops(tops), before[chunk.keys.start]
+            phi = blocks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query", places[0])
+            psi, pull = blocks.traced(key, chunk.keys, "key", places[1])
+            v, top, start = blocks.values(value, chunk.keys), chunk.tops(tops), before[chunk.keys.start]
+            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             weights = chunk.weights(psi.log_scale, top)
             scores = (phi.values @ psi.values.mT).mul_(weights)
             share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk
@@ -173,7 +179,6 @@ class _Sums(torch.autograd.Function):
             along = (v * grad_v).sum(-1, keepdim=True)
             grad_key[:, :, chunk.keys] = pull(Features(grad_psi, along), learned)
             grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(value[:, :, chunk.keys].shape)
-            grad_state = (grad_state * (start - top[:, -1:]).exp()).baddbmm_(
-                phi.values.mT, g * (start - top).exp()
-            )
-        return None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()
+            decayed = grad_state * (start - top[:, -1:]).exp()
+            grad_state = decayed.baddbmm_(phi.values.mT, g * (start - top).exp())
+        return None, None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()

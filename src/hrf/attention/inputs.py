@@ -38,6 +38,7 @@ class Inputs(NamedTuple):
         root: √scale, for query and key each.
         dtype: of the computation, float32 or wider.
         batch: the batch axes of the query.
+        present: positions of the query that hold a token, booleans ``(B, L)``; ``None`` is all.
     """
 
     query: Tensor
@@ -47,6 +48,7 @@ class Inputs(NamedTuple):
     root: float
     dtype: torch.dtype
     batch: tuple[int, ...]
+    present: Tensor | None = None
 
     @property
     def groups(self) -> int:

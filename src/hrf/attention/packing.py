@@ -12,34 +12,30 @@ import torch
 from torch import Tensor
 
 from hrf.attention.inputs import Inputs
-from hrf.features.base import Features
 
 __all__ = ["packed"]
 
-Engine = Callable[[Inputs], tuple[Features, Tensor]]
+Engine = Callable[[Inputs], Tensor]
 
 
-def packed(inputs: Inputs, cu_seqlens: Tensor, engine: Engine) -> tuple[Features, Tensor]:
-    """What ``engine`` returns for each sequence, in the order of the tokens again."""
+def packed(inputs: Inputs, cu_seqlens: Tensor, engine: Engine) -> Tensor:
+    """What ``engine`` returns for each sequence, ``(1, H, L, d_v)``, in the order of the tokens again."""
     _check(inputs, cu_seqlens)
     length = inputs.key.shape[2]
     if length == 0:
         return engine(inputs)
     groups = inputs.query.shape[2] // length
-    order, values, scales, moments = [], [], [], []
+    order, outputs = [], []
     for index, filled in _batches(cu_seqlens):
         ignore = ~filled if inputs.ignore is None else ~filled | inputs.ignore[0, index]
         q, k, v = (
             _take(u, index, g) for u, g in ((inputs.query, groups), (inputs.key, 1), (inputs.value, 1))
         )
-        total, of_keys = engine(inputs._replace(query=q, key=k, value=v, ignore=ignore))
+        out = engine(inputs._replace(query=q, key=k, value=v, ignore=ignore, present=filled))
         order.append(index[filled])
-        values.append(_give_back(total.values, filled, groups))
-        scales.append(_give_back(total.log_scale, filled, groups))
-        moments.append(_give_back(of_keys.expand(-1, -1, index.shape[1], -1), filled, 1))
+        outputs.append(out.transpose(0, 1).unflatten(2, (-1, groups))[:, filled])  # (H, tokens, groups, d_v)
     place = torch.cat(order).argsort()
-    total = Features(*(torch.cat(parts, 1)[None, :, place].flatten(2, 3) for parts in (values, scales)))
-    return total, torch.cat(moments, 1)[None, :, place].squeeze(3)
+    return torch.cat(outputs, 1)[:, place].flatten(1, 2).unsqueeze(0)
 
 
 def _check(inputs: Inputs, cu_seqlens: Tensor) -> None:
@@ -72,8 +68,3 @@ def _batches(cu_seqlens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def _take(u: Tensor, index: Tensor, groups: int) -> Tensor:
     """Tokens of ``u (1, H, L·groups, d)`` as a batch: ``(n, H, longest·groups, d)``."""
     return u[0].unflatten(1, (-1, groups))[:, index].flatten(2, 3).transpose(0, 1)
-
-
-def _give_back(u: Tensor, filled: Tensor, groups: int) -> Tensor:
-    """Rows ``(n, H, longest·groups, ·)`` of the places that hold a token: ``(H, tokens, groups, ·)``."""
-    return u.transpose(0, 1).unflatten(2, (-1, groups))[:, filled]

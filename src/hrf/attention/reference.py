@@ -74,13 +74,15 @@ def _one(
     x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor, rule: Denominator
 ) -> Tensor:
     """Attention of one batch element, ``(H, L, d)``, to the keys that are visible, booleans ``(L, S)``."""
-    count = visible.sum(-1, keepdim=True).to(x.dtype)
-    total = sums(x, y, v, feature_map, visible)
-    if feature_map.nonnegative:
-        return rule.divide(total, count, None)
-    logs = feature_map.log_kernel(x, y).masked_fill(~visible, 0)
-    bound = logs.sum(-1, keepdim=True) / count.clamp(min=1) + count.log()
-    return rule.divide(total, count, bound)
+    keys = visible.sum(-1, keepdim=True).to(x.dtype)
+    bound = None
+    if not feature_map.nonnegative:
+        logs = feature_map.log_kernel(x, y).masked_fill(~visible, 0)
+        bound = logs.sum(-1, keepdim=True) / keys.clamp(min=1) + keys.log()
+    values, log_scale = sums(x, y, v, feature_map, visible)
+    used, low = rule.settle(values[..., -1:], log_scale, bound)
+    rule.count(low, keys)
+    return values[..., :-1] / used
 
 
 def sums(x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor | None = None) -> Features:

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from hrf.attention import causal
-from hrf.attention.denominator import Denominator, key_moments, quotient
+from hrf.attention.denominator import Denominator, key_moments, per_row
 from hrf.attention.inputs import check, uncompiled
 from hrf.features.base import FeatureMap
 
@@ -61,16 +61,16 @@ class AttentionState:
             scale=self.scale,
         )
         rows = inputs.for_map(self.feature_map)
-        moments = key_moments(rows, self.feature_map).cumsum(-2)
+        moments = key_moments(rows, self.feature_map).cumsum(2)
         carry = None
         if self._tensors:
             self._check_size(rows.value)
             moments = moments + self._tensors["moments"]
             carry = causal.Carry(self._tensors["state"], self._tensors["scale"])
-        total, carry = causal.sums(rows, self.feature_map, carry)
-        if moments.shape[-2]:
-            self._tensors = {**carry._asdict(), "moments": moments[..., -1:, :]}
-        return inputs.restored(quotient(rows, total, moments, self.feature_map, self.denominator))
+        out, carry = causal.attend(rows, per_row(rows, moments), self.feature_map, self.denominator, carry)
+        if moments.shape[2]:
+            self._tensors = {**carry._asdict(), "moments": moments[:, :, -1:]}
+        return inputs.restored(out)
 
     def step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attention of the next token to all so far: `prefill` without the axis of length."""

@@ -112,6 +112,19 @@ class Linearised(nn.Module):
     def _scaled(self, x: Tensor, side: Side) -> Features:
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        """As `_scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
+        return self._scaled(x, side)
+
+    @property
+    def _by_hand(self) -> bool:
+        """Whether `_pullback` is defined: for maps where it is much faster than autograd."""
+        return False
+
+    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        """The gradient of x from those of what `_scaled_into` returned; it may write to ``grad``."""
+        raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")
+
     def _prepare(self, x: Tensor, side: Side) -> Rows:
         """What the features are made of, row by row."""
         return [x]

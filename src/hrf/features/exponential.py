@@ -21,11 +21,16 @@ from torch import Generator, Tensor
 
 from hrf import kernels, theory
 from hrf.features.base import FeatureMap, Features, Rows, Side, check_finite, check_overflow, half_square
-from hrf.features.matrices import matrix_pair
+from hrf.features.matrices import ComplexMatrix, matrix_pair
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
 
 __all__ = ["Exponential", "Positive", "Trigonometric"]
+
+
+# Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
+# products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
+_SMALL = 50.0
 
 
 class Shared(NamedTuple):
@@ -155,27 +160,28 @@ class Exponential(FeatureMap):
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
     def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
-        """Re u, Im u, the log of the weight of a row, the phase of a row, and ωᵀu if it is known.
+        """Re u, Im u, the log of the weight of a row, its phase, ωᵀu if it is known, and ‖Re u‖²/2.
 
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
         """
-        shift = self.query_shift if side == "query" else self.key_shift
-        matrix = self.query_matrix if side == "query" else self.key_matrix
+        shift, _, matrix = self._parts(side)
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
         log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
+        square = None
         if real is not None:
-            log_weight = log_weight - (shared.half_square if shared else half_square(real))
+            square = shared.half_square if shared else half_square(real)
+            log_weight = log_weight - square
         if imag is not None:
             log_weight = log_weight + (shared.half_square if shared else half_square(imag))
         check_finite(log_weight, x, "x" if side == "query" else "y")
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
-        return [real, imag, log_weight, phase, shared.projected if shared else None]
+        return [real, imag, log_weight, phase, shared.projected if shared else None, square]
 
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        _, _, log_weight, _, _ = rows
+        log_weight = rows[2]
         assert log_weight is not None
         check_overflow(log_weight)
         logs, phases = self._exponents(rows, scratch)
@@ -189,9 +195,54 @@ class Exponential(FeatureMap):
 
     def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
         rows = self._prepare(x, side, shared)
-        _, _, log_weight, _, _ = rows
+        log_weight = rows[2]
         assert log_weight is not None
-        logs, phases = self._exponents(rows)
+        return self._without_scale(log_weight, *self._exponents(rows))
+
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        rows = self._prepare(x, side)
+        real, _, log_weight, _, _, square = rows
+        assert log_weight is not None
+        if real is None or not self._by_hand or not self._is_small(square):
+            return self._without_scale(log_weight, *self._exponents(rows, out))
+        logs = self._project(real, None, out)
+        torch.sub(logs.new_tensor(-_SMALL / 2), logs, out=out[..., self.n_projections :])
+        logs.sub_(_SMALL / 2)
+        return Features(out.exp_(), log_weight + _SMALL / 2)
+
+    @property
+    def _by_hand(self) -> bool:
+        return self.antithetic and not self.query_matrix.has_imag  # features exp(±ωᵀu), nothing else
+
+    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        own, other, matrix = self._parts(side)
+        u, _ = matrix(x if own is None else x - own.to(x.dtype))
+        assert u is not None
+        plus, minus = grad.values.mul_(values).split(self.n_projections, -1)
+        along = grad.log_scale
+        back = matrix.transposed((plus - minus) @ self.projection.omega.to(x.dtype) - along * u)
+        return back if other is None else back + along * other.to(x.dtype)
+
+    def _parts(self, side: Side) -> tuple[Tensor | None, Tensor | None, ComplexMatrix]:
+        """The shift of a side, that of the other, and the matrix of the side."""
+        if side == "query":
+            return self.query_shift, self.key_shift, self.query_matrix
+        return self.key_shift, self.query_shift, self.key_matrix
+
+    def _is_small(self, square: Tensor | None) -> bool:
+        """Whether |ωᵀu| < `_SMALL` by Cauchy and Schwarz, from ‖u‖²/2, where that is cheap to know."""
+        if (
+            square is None
+            or square.device.type != "cpu"
+            or torch.compiler.is_compiling()
+            or not square.numel()
+        ):
+            return False
+        largest = half_square(self.projection.omega).amax() * square.amax()
+        return 2 * math.sqrt(float(largest)) < _SMALL
+
+    def _without_scale(self, log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
+        """exp(logs) cos(phases) at the scale of the largest of each row."""
         if logs is None:
             assert phases is not None
             return Features(phases.cos_(), log_weight)
@@ -204,7 +255,7 @@ class Exponential(FeatureMap):
 
         They are in ``place`` if that is given and there is only one of them.
         """
-        real, imag, _, phase, projected = rows
+        real, imag, _, phase, projected, _ = rows
         place = None if phase is not None else place  # two factors need two places
         logs = phases = None
         if real is not None:
@@ -232,9 +283,7 @@ class Exponential(FeatureMap):
 
     def _shift_weight(self, x: Tensor, side: Side) -> Tensor:
         """Factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
-        own, other = (
-            (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
-        )
+        own, other, _ = self._parts(side)
         if other is None:
             return x.new_zeros(())
         other = other.to(x.dtype)
