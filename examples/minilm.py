@@ -89,7 +89,7 @@ def row(candidate: Candidate, cosines: Tensor, report: Report) -> list[str]:
         f"{reached:.3f}",
         "" if target is None else f"{target:g} {'met' if reached >= target else 'missed'}",
         f"{float(cosines.min()):.3f}",
-        f"{median(errors):.2f}",
+        f"{median(errors):.2g}",
         f"{exact:.1%}" if exact else "",
     ]
 

@@ -166,6 +166,10 @@ def test_other_families_agree_with_exact_attention(tokens, with_exact):
 # Our own attention.
 
 
+def omegas(model):
+    return [layer.self_attn.hrf_maps.popitem()[1].projection.omega for layer in model.model.layers]
+
+
 @pytest.mark.parametrize("feature_map", ["positive", "angular"])
 @pytest.mark.parametrize("build", FAMILIES)
 def test_masked_tokens_change_nothing(build, feature_map, tokens):
@@ -237,6 +241,14 @@ def test_attention_maps_are_the_estimated_weights(tokens):
         assert weights[1, :, :, -4:].abs().max() == 0
 
 
+def test_half_precision_is_that_of_the_model_not_of_the_map(tokens):
+    model, half = made(llama), made(llama).bfloat16()
+    output, expected = half(tokens).logits, model(tokens).logits
+    assert output.dtype == torch.bfloat16
+    assert omegas(half)[0].dtype == torch.float32
+    assert (output - expected).norm() < 0.05 * expected.norm()  # a dozen roundings of 2⁻⁸
+
+
 def test_training_drops_keys_and_reaches_every_parameter(tokens):
     model = made(bert, attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0).train()
     with torch.enable_grad():
@@ -250,10 +262,6 @@ def test_training_drops_keys_and_reaches_every_parameter(tokens):
 
 
 # Maps.
-
-
-def omegas(model):
-    return [layer.self_attn.hrf_maps.popitem()[1].projection.omega for layer in model.model.layers]
 
 
 def test_maps_are_given_by_the_seed_and_differ_between_layers(tokens):
@@ -465,7 +473,7 @@ def test_causal_layers_without_a_mask_need_as_many_queries_as_keys():
     with pytest.raises(
         ValueError, match="LlamaAttention is causal and has no mask for its 3 queries and 5 keys"
     ):
-        attention._Made("positive", 0)(module, q, k, k, None)
+        attention._Made(hrf.Positive, 0)(module, q, k, k, None)
 
 
 def test_maps_that_are_missing(tokens, tmp_path):
@@ -481,6 +489,8 @@ def test_maps_that_are_missing(tokens, tmp_path):
 
 def test_unknown_names_and_too_few_batches():
     model = made(bert)
+    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of angular, positive"):
+        register("other", "linear")
     with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of clustered, fitted"):
         convert(model, batches(), feature_map="linear")
     with pytest.raises(ValueError, match="there is 1 batch; expected"):

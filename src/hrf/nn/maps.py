@@ -11,7 +11,7 @@ from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive, Trigonometric
 from hrf.features.hybrid import AngularHybrid
 
-__all__ = ["NAMES", "Maker", "feature_map_for"]
+__all__ = ["NAMES", "Maker", "feature_map_for", "maker_of"]
 
 # Called as ``maker(dim, heads=heads, generator=generator)``: a class of maps with its sizes filled in, say.
 Maker = Callable[..., FeatureMap]
@@ -24,17 +24,22 @@ NAMES: dict[str, Maker] = {
 }
 
 
+def maker_of(name: str) -> Maker:
+    """What makes the maps of that name."""
+    if name not in NAMES:
+        raise ValueError(
+            f"feature_map is {name!r}; expected one of {', '.join(NAMES)}, a FeatureMap, "
+            "or a function of (dim, heads=..., generator=...) that returns one"
+        )
+    return NAMES[name]
+
+
 def feature_map_for(
     feature_map: str | Maker | FeatureMap, dim: int, heads: int, generator: Generator | None = None
 ) -> FeatureMap:
     """A map for ``heads`` heads of width ``dim``: by name, from its maker, or the given one if it fits."""
     if isinstance(feature_map, str):
-        if feature_map not in NAMES:
-            raise ValueError(
-                f"feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, a FeatureMap, "
-                "or a function of (dim, heads=..., generator=...) that returns one"
-            )
-        feature_map = NAMES[feature_map]
+        feature_map = maker_of(feature_map)
     if not isinstance(feature_map, FeatureMap):
         feature_map = feature_map(dim, heads=heads, generator=generator)
     if feature_map.dim != dim or feature_map.heads not in (None, heads):

@@ -20,7 +20,7 @@ from hrf.attention.causal import fixed
 from hrf.features.base import FeatureMap
 from hrf.features.storage import load
 from hrf.integrations.transformers.masks import Call, mask
-from hrf.nn.maps import Maker, feature_map_for
+from hrf.nn.maps import Maker, feature_map_for, maker_of
 from hrf.nn.values import drop_keys, unit_values
 
 __all__ = ["FITTED", "attend", "load_maps", "register", "save_maps", "switch", "use_maps"]
@@ -48,8 +48,9 @@ def register(name: str = "hrf", feature_map: str | Maker = "angular", *, seed: i
     >>> config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
     >>> model = transformers.AutoModel.from_config(config, attn_implementation="hrf")
     """
+    maker = maker_of(feature_map) if isinstance(feature_map, str) else feature_map
     AttentionMaskInterface.register(name, mask)
-    AttentionInterface.register(name, _Made(feature_map, seed))
+    AttentionInterface.register(name, _Made(maker, seed))
 
 
 class _Attention:
@@ -80,8 +81,8 @@ class _Attention:
 
 
 class _Made(_Attention):
-    def __init__(self, feature_map: str | Maker, seed: int) -> None:
-        self.feature_map, self.seed = feature_map, seed
+    def __init__(self, maker: Maker, seed: int) -> None:
+        self.maker, self.seed = maker, seed
         self.key = f"{next(_registrations)}"  # a name may be registered again, with other maps
 
     def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
@@ -89,7 +90,7 @@ class _Made(_Attention):
         if self.key not in maps:
             generator = Generator().manual_seed(self.seed + (getattr(module, "layer_idx", None) or 0))
             _, heads, _, dim = call.query.shape
-            maps[self.key] = feature_map_for(self.feature_map, dim, heads, generator)
+            maps[self.key] = feature_map_for(self.maker, dim, heads, generator)
         return maps[self.key]
 
 

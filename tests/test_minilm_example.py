@@ -1,0 +1,54 @@
+"""The example runs from end to end, with a small model and made-up text in place of MiniLM and WikiText-2."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from benchmarks import minilm as data
+from examples import minilm
+from hrf.integrations.transformers import LayerReport, Report
+
+
+def tokenizer(text, *, truncation, max_length, return_tensors):
+    return {"input_ids": torch.tensor([[ord(c) % 40 for c in text[:max_length]]])}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = BertModel(BertConfig(vocab_size=40, initializer_range=0.3, **sizes)).eval()
+    text = "\n".join("".join(map(chr, line)) for line in torch.randint(60, 100, (60, 100)).tolist())
+    monkeypatch.setattr(data, "load", lambda: (tokenizer, model))
+    monkeypatch.setattr(data, "read_text", lambda split: text)
+    monkeypatch.setattr(data, "N_LAYERS", 2)
+    changes = {"FIT_PASSAGES": 2, "TEST_PASSAGES": 4, "MEASURED": 2, "SHORTEST": 40, "LONGEST": 80}
+    for name, value in (changes | {"LENGTHS": (16, 100)}).items():
+        monkeypatch.setattr(minilm, name, value)
+
+
+def test_prints_a_line_for_every_map(small, capsys):
+    assert minilm.main(["--times"]) == 0
+    quality, times = capsys.readouterr().out.split("Exact attention takes")
+    for candidate in minilm.CANDIDATES:
+        assert candidate.name in quality
+        assert candidate.name in times
+
+
+@pytest.mark.parametrize(("cosine", "verdict"), [(0.97, "0.96 met"), (0.95, "0.96 missed")])
+def test_targets_are_compared_with_the_mean(cosine, verdict):
+    layers = {"a": LayerReport([0.1, 0.3], 0.0, 0.05), "b": LayerReport([0.2], 0.0, 0.15)}
+    cosines = torch.tensor([cosine - 0.01, cosine + 0.01])
+    row = minilm.row(minilm.Candidate("map", "positive", 0.96), cosines, Report(layers))
+    assert row == ["map", f"{cosine:.3f}", verdict, f"{cosine - 0.01:.3f}", "0.2", "10.0%"]
+
+
+def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data, "load", lambda: (tokenizer, torch.nn.Identity()))
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
+    assert minilm.main([]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "HRF_DATA" in error
