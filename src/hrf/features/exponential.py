@@ -20,7 +20,17 @@ import torch
 from torch import Generator, Tensor
 
 from hrf import kernels, theory
-from hrf.features.base import FeatureMap, Features, Rows, Side, check_finite, check_overflow, half_square
+from hrf.features.arguments import check_tensor, shapes_with_heads
+from hrf.features.base import (
+    FeatureMap,
+    Features,
+    Rows,
+    Side,
+    check_finite,
+    check_range,
+    half_square,
+    out_of_range,
+)
 from hrf.features.matrices import matrix_pair
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
@@ -77,15 +87,16 @@ class Exponential(FeatureMap):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.n_projections, self.heads, self.antithetic = dim, n_projections, heads, antithetic
         self.projection = Projections.resolve(
             projection, n_projections, dim, heads=heads, generator=generator
         )
+        self.dim, self.n_projections, self.heads = self.projection.sizes()
+        self.antithetic = antithetic
         self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
         self.register_buffer("query_shift", self._shift(query_shift, "query_shift"))
         self.register_buffer("key_shift", self._shift(key_shift, "key_shift"))
         signs = 2 if antithetic and self.query_matrix.has_real else 1
-        self.feature_dim = n_projections * signs * (2 if self.query_matrix.has_imag else 1)
+        self.feature_dim = self.n_projections * signs * (2 if self.query_matrix.has_imag else 1)
 
     @classmethod
     def fit(
@@ -136,9 +147,7 @@ class Exponential(FeatureMap):
     def _shift(self, shift: Tensor | None, name: str) -> Tensor | None:
         if shift is None:
             return None
-        shape = (self.dim,) if self.heads is None else (self.heads, self.dim)
-        if tuple(shift.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(shift.shape)}; expected {shape}")
+        check_tensor(name, shift, shapes_with_heads(self.heads, (self.dim,)))
         return shift.detach().clone().unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
 
     def _check_values(self, x: Tensor, name: str) -> None:
@@ -150,7 +159,7 @@ class Exponential(FeatureMap):
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
     def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
-        """Re u, Im u, the log of the weight of a row, the phase of a row, and ωᵀu if it is known.
+        """Re u, Im u, of every row the log of its weight, its phase and a bound of Re ωᵀu, and ωᵀu if known.
 
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
@@ -159,32 +168,40 @@ class Exponential(FeatureMap):
         matrix = self.query_matrix if side == "query" else self.key_matrix
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
         log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
+        spread = None
         if real is not None:
-            log_weight = log_weight - (shared.half_square if shared else half_square(real))
+            square = shared.half_square if shared else half_square(real)
+            log_weight = log_weight - square
+            longest = self.projection.omega.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
+            spread = (2 * square.detach()).sqrt() * longest.to(x.dtype)  # Cauchy–Schwarz
         if imag is not None:
             log_weight = log_weight + (shared.half_square if shared else half_square(imag))
         check_finite(log_weight, x, "x" if side == "query" else "y")
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
-        return [real, imag, log_weight, phase, shared.projected if shared else None]
+        return [real, imag, log_weight, phase, spread, shared.projected if shared else None]
 
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        _, _, log_weight, _, _ = rows
+        _, _, log_weight, _, spread, _ = rows
         assert log_weight is not None
-        check_overflow(log_weight)
         logs, phases = self._exponents(rows, scratch)
         if logs is None:
             assert phases is not None
+            check_range(log_weight)
             return torch.mul(phases.cos_(), log_weight.exp(), out=out)
+        assert spread is not None
         logs.add_(log_weight)
+        # The bounds tell nearly always that all is well, without another look at every feature.
+        if out_of_range(log_weight if self.antithetic else log_weight - spread, log_weight + spread):
+            check_range(logs.amax(-1))
         if phases is None:
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
     def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
         rows = self._prepare(x, side, shared)
-        _, _, log_weight, _, _ = rows
+        log_weight = rows[2]
         assert log_weight is not None
         logs, phases = self._exponents(rows)
         if logs is None:
@@ -199,7 +216,7 @@ class Exponential(FeatureMap):
 
         They are in ``place`` if that is given and there is only one of them.
         """
-        real, imag, _, phase, projected = rows
+        real, imag, _, phase, _, projected = rows
         place = None if phase is not None else place  # two factors need two places
         logs = phases = None
         if real is not None:
@@ -314,11 +331,11 @@ class _Isotropic(Exponential):
         heads: int | None = None,
         generator: Generator | None = None,
     ) -> None:
-        check_count("dim", dim)
+        shape = shapes_with_heads(heads, (check_count("dim", dim),))[0]
         super().__init__(
             dim,
             n_projections=n_projections,
-            matrix=torch.full((dim,) if heads is None else (heads, dim), self._unit),
+            matrix=torch.full(shape, self._unit),
             projection=projection,
             heads=heads,
             generator=generator,

@@ -43,10 +43,11 @@ class _Tilted(FeatureMap):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
         self.projection = Projections.resolve(
             projection, n_projections, dim, heads=heads, generator=generator
         )
+        self.dim, self.n_projections, self.heads = self.projection.sizes()
+        self.feature_dim = self.n_projections
         leading = () if heads is None else (heads,)
         self.register_buffer("curvature", torch.zeros(*leading, 1, dim))
         self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
