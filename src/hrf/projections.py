@@ -11,8 +11,8 @@ kind            rows
 ``sobol``       a scrambled Sobol sequence through the normal quantile
 ==============  ===========================================================================
 
-Rows of every kind but ``hadamard`` are exactly Gaussian, so estimators built on them are
-unbiased; the corners of a signed hypercube only approach a Gaussian as d grows.
+Rows of every kind but ``hadamard`` are exactly Gaussian (``sobol`` on a grid of 2⁻³⁰), so estimators
+built on them are unbiased; the corners of a signed hypercube only approach a Gaussian as d grows.
 
 References:
     Yu et al., Orthogonal Random Features, NeurIPS 2016 (orthogonal, hadamard).
