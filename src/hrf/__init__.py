@@ -2,6 +2,7 @@
 
 from hrf import fitting, kernels, projections, theory
 from hrf.advice import advise
+from hrf.attention import AttentionState, Denominator, attention
 from hrf.features import coefficients
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
@@ -17,7 +18,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AngularHybrid",
+    "AttentionState",
     "ClusteredHybrid",
+    "Denominator",
     "DenseExponential",
     "Exponential",
     "FeatureMap",
@@ -31,6 +34,7 @@ __all__ = [
     "Projections",
     "Trigonometric",
     "advise",
+    "attention",
     "coefficients",
     "fitting",
     "kernels",

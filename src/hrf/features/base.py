@@ -134,6 +134,10 @@ class Linearised(nn.Module):
     def _scaled(self, x: Tensor, side: Side) -> Features:
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        """As `_scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
+        return self._scaled(x, side)
+
     def _prepare(self, x: Tensor, side: Side) -> Rows:
         """What the features are made of, row by row."""
         return [x]
@@ -300,12 +304,25 @@ class FeatureMap(Linearised):
         heads: ``None``, or H for a map a head, applied to inputs ``(..., H, L, d)``.
         kernel: ``"softmax"`` for exp(xᵀy) or ``"gaussian"`` for exp(−‖x − y‖²/2).
         unbiased: whether the mean over draws is exactly the kernel.
+        nonnegative: whether no estimate can be negative.
 
     Inputs may have any floating dtype; features come in float32 or wider, since half
     precision cannot carry an exponential.
     """
 
     kernel: Literal["softmax", "gaussian"] = "softmax"
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative, since no feature is."""
+        return False
+
+    @property
+    def factorised(self) -> bool:
+        """Whether an estimate is a product of features, each of its own vector alone."""
+        return all(
+            part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
+        )
 
     @full_precision
     def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:

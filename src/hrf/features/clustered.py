@@ -232,6 +232,16 @@ class ClusteredHybrid(FeatureMap):
         """Whether the mean over draws is exactly the kernel: not for ``separable`` and ``shrunk``."""
         return self.base in ("paper", "moments", "shifted") and super().unbiased
 
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative: if those of the parts cannot."""
+        return all(part is None or part.nonnegative for part in (self.feature_map, self.default))
+
+    @property
+    def factorised(self) -> bool:
+        """Whether an estimate is a product of features: not with exact pairs or centres that move."""
+        return self.exact is None and not self.recenter
+
     def assign(self, x: Tensor, side: Side) -> Tensor:
         """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
         centers = self.query_centers if side == "query" else self.key_centers

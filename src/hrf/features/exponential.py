@@ -154,12 +154,17 @@ class Exponential(FeatureMap):
         """`_prepare` does, at less cost."""
 
     @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative: for a real A."""
+        return not self.query_matrix.has_imag
+
+    @property
     def isotropic(self) -> bool:
         """Whether the projections are those of the inputs themselves, ωᵀx: two such maps can share them."""
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
     def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
-        """Re u, Im u, of every row the log of its weight, its phase and a bound of Re ωᵀu, and ωᵀu if known.
+        """Re u, Im u, of every row the log of its weight, its phase and ‖Re u‖²/2, and ωᵀu if it is known.
 
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
@@ -168,48 +173,56 @@ class Exponential(FeatureMap):
         matrix = self.query_matrix if side == "query" else self.key_matrix
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
         log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
-        spread = None
+        square = None
         if real is not None:
             square = shared.half_square if shared else half_square(real)
             log_weight = log_weight - square
-            longest = self.projection.omega.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
-            spread = (2 * square.detach()).sqrt() * longest.to(x.dtype)  # Cauchy–Schwarz
         if imag is not None:
             log_weight = log_weight + (shared.half_square if shared else half_square(imag))
         check_finite(log_weight, x, "x" if side == "query" else "y")
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
-        return [real, imag, log_weight, phase, spread, shared.projected if shared else None]
+        return [real, imag, log_weight, phase, square, shared.projected if shared else None]
 
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        _, _, log_weight, _, spread, _ = rows
+        _, _, log_weight, _, square, _ = rows
         assert log_weight is not None
         logs, phases = self._exponents(rows, scratch)
         if logs is None:
             assert phases is not None
             check_range(log_weight)
             return torch.mul(phases.cos_(), log_weight.exp(), out=out)
-        assert spread is not None
+        assert square is not None
         logs.add_(log_weight)
-        # The bounds tell nearly always that all is well, without another look at every feature.
+        # Cauchy–Schwarz tells nearly always that all is well, without another look at every feature.
+        longest = self.projection.omega.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
+        spread = (2 * square).sqrt() * longest.to(square.dtype)
         if out_of_range(log_weight if self.antithetic else log_weight - spread, log_weight + spread):
             check_range(logs.amax(-1))
         if phases is None:
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
-    def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
+    def _scaled(
+        self, x: Tensor, side: Side, shared: Shared | None = None, out: Tensor | None = None
+    ) -> Features:
         rows = self._prepare(x, side, shared)
-        log_weight = rows[2]
+        real, imag, log_weight, _, _, projected = rows
         assert log_weight is not None
-        logs, phases = self._exponents(rows)
+        if real is not None and imag is None and self.antithetic:
+            values, largest = _both_signs(self._project(real, projected, None), out)
+            return Features(values, log_weight + largest)
+        logs, phases = self._exponents(rows, out)
         if logs is None:
             assert phases is not None
             return Features(phases.cos_(), log_weight)
         largest = logs.detach().amax(-1, keepdim=True)
         values = logs.sub_(largest).exp_()
         return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
+
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        return self._scaled(x, side, out=out)
 
     def _exponents(self, rows: Rows, place: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """Re ωᵀu and Im ωᵀu + phase for every feature, fresh tensors ``(..., L, feature_dim)`` or ``None``.
@@ -285,6 +298,17 @@ class Exponential(FeatureMap):
             "projection": self.projection,
             "heads": self.heads,
         }
+
+
+def _both_signs(logs: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """exp(±logs − c), in ``out`` if that is given, and c = max |logs| a row."""
+    known = logs.detach()
+    largest = torch.maximum(known.amax(-1, keepdim=True), -known.amin(-1, keepdim=True))
+    if out is None:
+        return torch.cat([logs - largest, -largest - logs], -1).exp_(), largest
+    torch.sub(logs, largest, out=out[..., : logs.shape[-1]])
+    torch.sub(-largest, logs, out=out[..., logs.shape[-1] :])
+    return out.exp_(), largest
 
 
 def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:

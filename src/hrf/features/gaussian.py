@@ -37,8 +37,17 @@ class GaussianKernel(FeatureMap):
         self.dim, self.heads = feature_map.dim, feature_map.heads
         self.feature_dim = feature_map.feature_dim
 
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative: as for the map inside."""
+        return self.feature_map.nonnegative
+
     def _scaled(self, x: Tensor, side: Side) -> Features:
         values, log_scale = self.feature_map._scaled(x, side)
+        return Features(values, log_scale - half_square(x))
+
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        values, log_scale = self.feature_map._scaled_into(x, side, out)
         return Features(values, log_scale - half_square(x))
 
     def _pairwise(self, x: Tensor, y: Tensor) -> Features:

@@ -52,6 +52,11 @@ class _Tilted(FeatureMap):
         self.register_buffer("curvature", torch.zeros(*leading, 1, dim))
         self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
 
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no estimate can be negative: features are exponentials."""
+        return True
+
     def _scaled(self, x: Tensor, side: Side) -> Features:
         omega, a = self.projection.omega.to(x.dtype), self.curvature.to(x.dtype)
         weights = (omega * (1 - 4 * a).sqrt()) @ self.basis.to(x.dtype).mT  # rows Bᵀω: (..., m, d)

@@ -1,0 +1,183 @@
+"""Blocks of positions, few enough to be finished in the cache: what all engines do to one of them.
+
+Features never exist for a whole sequence. In the backward pass those of a block are computed again, this time
+with a graph, which is pulled back and dropped before the next block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hrf.attention.denominator import Denominator, log_bound
+from hrf.attention.inputs import Inputs
+from hrf.features.base import FeatureMap, Features, Side
+
+__all__ = ["LOWEST", "Blocks", "Outputs", "Place", "Pullback"]
+
+# The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
+LOWEST = -1e30
+
+_FLOATS = 1 << 19  # features in a block
+_LEAST = 64  # rows in a block: fewer starve the matrix products
+
+
+class Place:
+    """Memory for the features of one block after another, so that it stays in the cache."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def of(self, *shape: int, like: Tensor) -> Tensor:
+        """A tensor of this shape in the memory, which grows if it has to."""
+        size = math.prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = like.new_empty(size)
+        return self._memory[:size].view(shape)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Features and values of blocks, with all batch elements and heads in one axis N = B·H.
+
+    Attributes:
+        feature_map: the map.
+        rule: what to do with small denominators.
+        ignore: keys to leave out, ``(B, S)``.
+        root: √scale.
+        dtype: of the computation.
+    """
+
+    feature_map: FeatureMap
+    rule: Denominator
+    ignore: Tensor | None
+    root: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> Blocks:
+        """Those of some inputs."""
+        return cls(feature_map, rule, inputs.ignore, inputs.root, inputs.dtype)
+
+    def slices(self, u: Tensor) -> Iterator[slice]:
+        """Blocks of the rows of ``u (B, H, L, d)``."""
+        floats = max(1, u.shape[0] * u.shape[1] * self.feature_map.feature_dim)
+        size = max(_LEAST, _FLOATS // floats)
+        return (slice(start, min(start + size, u.shape[2])) for start in range(0, u.shape[2], size))
+
+    def vectors(self, u: Tensor, rows: slice, side: Side) -> Tensor:
+        """What the map is applied to: rows of query or key, scaled, zero where ignored."""
+        x = u[:, :, rows].to(self.dtype) * self.root
+        if side == "key" and self.ignore is not None:
+            x = x.masked_fill_(self.ignore[:, None, rows, None], 0)
+        self.feature_map._check_values(x, side)
+        return x
+
+    def features(self, x: Tensor, rows: slice, side: Side, place: Place) -> Features:
+        """Features of `vectors`, ``(N, rows, D)`` and ``(N, rows, 1)``; the scale of ignored keys is −inf."""
+        out = place.of(*x.shape[:-1], self.feature_map.feature_dim, like=x)
+        return self._flat(self.feature_map._scaled_into(x, side, out), rows, side)
+
+    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Features, Pullback]:
+        """Features of rows of query or key, and the way back for gradients."""
+        with torch.enable_grad():
+            x = self.vectors(u.detach(), rows, side).requires_grad_()
+            features = self.feature_map._scaled(x, side)
+        detached = Features(features.values.detach(), features.log_scale.detach())
+        return self._flat(detached, rows, side), Pullback(self, x, features)
+
+    def values(self, value: Tensor, rows: slice, log_weight: Tensor | None = None) -> Tensor:
+        """Values with a column of ones, whose sums are the denominators, all times exp(log_weight) a row.
+
+        ``(N, rows, d_v + 1)``; zero where ignored.
+        """
+        v = value[:, :, rows].to(self.dtype)
+        out = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+        if log_weight is None:
+            out[..., :-1], out[..., -1:] = v, 1
+        else:
+            weight = log_weight.exp().view_as(out[..., -1:])
+            torch.mul(v, weight, out=out[..., :-1])
+            out[..., -1:] = weight
+        if self.ignore is not None:
+            out.masked_fill_(self.ignore[:, None, rows, None], 0)
+        return out.flatten(0, 1)
+
+    def _flat(self, features: Features, rows: slice, side: Side) -> Features:
+        values, log_scale = features
+        if side == "key" and self.ignore is not None:
+            log_scale = log_scale.masked_fill(self.ignore[:, None, rows, None], -torch.inf)
+        return Features(values.flatten(0, 1), log_scale.flatten(0, 1))
+
+
+class Outputs(NamedTuple):
+    """Quotients of all rows, and what the backward pass needs of their denominators.
+
+    Attributes:
+        values: ``(N, L, d_v)``.
+        used: what was divided by, ``(N, L, 1)``.
+        low: which denominators were too small, ``(N, L, 1)``.
+    """
+
+    values: Tensor
+    used: Tensor
+    low: Tensor
+
+    @classmethod
+    def empty(cls, sums: Tensor, length: int) -> Outputs:
+        """Memory for sums of the kind and width of ``(N, ·, d_v + 1)``."""
+        n, _, width = sums.shape
+        used = sums.new_empty(n, length, 1)
+        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used, dtype=torch.bool))
+
+    def fill(self, blocks: Blocks, rows: slice, x: Tensor, sums: Features, moments: Tensor) -> None:
+        """Divide the sums of some rows, ``(N, rows, d_v + 1)``."""
+        seen = moments if moments.shape[2] == 1 else moments[:, :, rows]
+        bound = log_bound(blocks.feature_map, x, seen)
+        denominators = sums.values[..., -1:]
+        used, low = blocks.rule.settle(
+            denominators, sums.log_scale, None if bound is None else bound.flatten(0, 1)
+        )
+        self.used[:, rows], self.low[:, rows] = used, low
+        torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
+
+    def pull(self, grad: Tensor, rows: slice, rule: Denominator) -> tuple[Tensor, Tensor]:
+        """Gradients of the sums of some rows, and of their log scale: ``(N, rows, d_v + 1)``, ``(N, rows, 1)``.
+
+        Numerator and denominator share their scale, so it matters only where the floor took the place of the latter.
+        """
+        values, used, low = (tensor[:, rows] for tensor in self)
+        if rule.rule == "none":
+            low = torch.zeros_like(low)
+        inner = (grad * values).sum(-1, keepdim=True)
+        out = grad.new_empty(*grad.shape[:-1], grad.shape[-1] + 1)
+        torch.div(grad, used, out=out[..., :-1])
+        out[..., -1:] = (inner / used).neg_().masked_fill_(low, 0)
+        return out, inner.masked_fill(~low, 0)
+
+
+class Pullback:
+    """Gradients of a block's features, passed on to its vectors and to the map's parameters."""
+
+    def __init__(self, blocks: Blocks, x: Tensor, features: Features) -> None:
+        self._blocks, self._x, self._features = blocks, x, features
+
+    def __call__(self, grad: Features, parameters: dict[Tensor, Tensor]) -> Tensor:
+        """The gradient of the unscaled rows, ``(B, H, rows, d)``; those of parameters are added to theirs."""
+        pairs = [
+            (out, g.view(out.shape)) for out, g in zip(self._features, grad, strict=True) if out.requires_grad
+        ]
+        if not pairs:
+            return torch.zeros_like(self._x)
+        outputs, grads = zip(*pairs, strict=True)
+        wanted = [self._x, *parameters]
+        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
+        for parameter, g in zip(parameters, found[1:], strict=True):
+            if g is not None:
+                parameters[parameter] += g
+        return torch.zeros_like(self._x) if found[0] is None else found[0] * self._blocks.root

@@ -1,0 +1,184 @@
+"""Causal linear attention in chunks: a matrix of estimates within a chunk, a state between chunks.
+
+With sⱼ the log scale of key j, cᵢ = max_{j≤i} sⱼ (so that a later key changes nothing, not even a scale), S the
+state from earlier chunks and c its scale, a row of sums at the scale cᵢ is
+
+    Oᵢ = Σ_{j≤i} Wᵢⱼ φ(xᵢ)ᵀψ(yⱼ) vⱼ + exp(c − cᵢ) φ(xᵢ)ᵀ S,   Wᵢⱼ = exp(sⱼ − cᵢ) ≤ 1.
+
+The backward pass goes forward in time for the queries, which need S, made again chunk by chunk, and backward
+for the keys and values, which need ∂S: no state is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
+from hrf.attention.denominator import Denominator
+from hrf.attention.inputs import Inputs
+from hrf.features.base import FeatureMap, Features
+from hrf.features.clustered import ClusteredHybrid
+
+__all__ = ["Carry", "attend", "fixed"]
+
+_CHUNK = 128
+
+
+class Carry(NamedTuple):
+    """Σ ψ(y) vᵀ over all keys so far, with a column for the denominators, at a log scale.
+
+    Attributes:
+        state: ``(B, H, D, d_v + 1)``, or B and H in one axis.
+        scale: ``(B, H, 1, 1)``, likewise.
+    """
+
+    state: Tensor
+    scale: Tensor
+
+    @classmethod
+    def empty(cls, inputs: Inputs, feature_map: FeatureMap) -> Carry:
+        """That of no keys."""
+        key, width = inputs.key, inputs.value.shape[-1] + 1
+        state = key.new_zeros(*key.shape[:2], feature_map.feature_dim, width, dtype=inputs.dtype)
+        return cls(state, state.new_full((*key.shape[:2], 1, 1), LOWEST))
+
+    def plus(self, psi: Features, v: Tensor, top: Tensor) -> Carry:
+        """With the keys of a chunk, at the scale ``top (N, 1, 1)``."""
+        state = self.state * (self.scale - top).exp()
+        return Carry(state.baddbmm_(psi.values.mT, v * (psi.log_scale - top).exp()), top)
+
+
+def attend(
+    inputs: Inputs, moments: Tensor, feature_map: FeatureMap, rule: Denominator, carry: Carry | None = None
+) -> tuple[Tensor, Carry]:
+    """Attention of every query to the keys up to it, ``(B, H, L, d_v)``, and what to carry on.
+
+    ``moments`` are those of the keys that each row sees, the ones in ``carry`` included.
+    """
+    blocks = Blocks.of(inputs, feature_map, rule)
+    carry = carry or Carry.empty(inputs, feature_map)
+    state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in carry)
+    learned = [p for p in feature_map.parameters() if p.requires_grad]
+    out, *carried = _Attend.apply(
+        blocks, moments, inputs.query, inputs.key, inputs.value, state, scale, *learned
+    )
+    return out, Carry(*(tensor.unflatten(0, carry.state.shape[:2]) for tensor in carried))
+
+
+def fixed(feature_map: FeatureMap) -> FeatureMap:
+    """The map itself, or with centres that stay where they were fitted: those of moving ones see later keys."""
+    if feature_map.factorised:
+        return feature_map
+    if isinstance(feature_map, ClusteredHybrid) and feature_map.exact is None:
+        still = copy.copy(feature_map)
+        still.recenter = False
+        return still
+    raise NotImplementedError(
+        f"causal attention needs features, and {type(feature_map).__name__} has pairs of clusters that are "
+        "computed exactly; fit it with exact_share=0"
+    )
+
+
+class _Chunk(NamedTuple):
+    """Positions of a chunk, the rows of their queries, and the scales of these rows."""
+
+    keys: slice
+    rows: slice
+    groups: int
+
+    def tops(self, tops: Tensor) -> Tensor:
+        """Scales of all positions, ``(N, S, 1)``, for the rows of the chunk."""
+        own = tops[:, self.keys]
+        return own if self.groups == 1 else own.repeat_interleave(self.groups, 1)
+
+    def weights(self, log_scale: Tensor, row_tops: Tensor) -> Tensor:
+        """W: ``(N, rows, keys)``."""
+        position = torch.arange(log_scale.shape[1], device=log_scale.device)
+        later = position > position.repeat_interleave(self.groups)[:, None]
+        return (log_scale.mT - row_tops).masked_fill_(later, -torch.inf).exp_()
+
+
+def _chunks(query: Tensor, key: Tensor) -> Iterator[_Chunk]:
+    length = key.shape[2]
+    groups = query.shape[2] // max(1, length)
+    for start in range(0, length, _CHUNK):
+        stop = min(start + _CHUNK, length)
+        yield _Chunk(slice(start, stop), slice(start * groups, stop * groups), groups)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        blocks: Blocks,
+        moments: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: Tensor,
+        scale: Tensor,
+        *learned: Tensor,
+    ) -> Any:
+        carry, places = Carry(state, scale), (Place(), Place())
+        outputs = Outputs.empty(state, query.shape[2])
+        tops = state.new_empty(len(state), key.shape[2], 1)
+        for chunk in _chunks(query, key):
+            x = blocks.vectors(query, chunk.rows, "query")
+            phi = blocks.features(x, chunk.rows, "query", places[0])
+            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
+            v = blocks.values(value, chunk.keys)
+            tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
+            top = chunk.tops(tops)
+            scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
+            sums = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
+            outputs.fill(blocks, chunk.rows, x, Features(sums, phi.log_scale + top), moments)
+            carry = carry.plus(psi, v, top[:, -1:])
+        blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
+        ctx.blocks, ctx.learned = blocks, learned
+        ctx.save_for_backward(query, key, value, state, scale, tops, *outputs)
+        last = carry.scale.clone()
+        ctx.mark_non_differentiable(last)
+        return outputs.values.unflatten(0, query.shape[:2]), carry.state.clone(), last
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
+        blocks: Blocks = ctx.blocks
+        query, key, value, state, scale, tops, *outputs = ctx.saved_tensors
+        divided, grad = Outputs(*outputs), grad.flatten(0, 1)
+        learned = {p: torch.zeros_like(p) for p in ctx.learned}
+        grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
+        before = {}  # the scale of the state that each chunk starts from
+        carry, place = Carry(state, scale), Place()
+        for chunk in _chunks(query, key):
+            before[chunk.keys.start] = carry.scale
+            phi, pull = blocks.traced(query, chunk.rows, "query")
+            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", place)
+            v, top = blocks.values(value, chunk.keys), chunk.tops(tops)
+            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, blocks.rule)
+            grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
+            grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
+            grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
+            carry = carry.plus(psi, v, top[:, -1:])
+        for chunk in reversed(list(_chunks(query, key))):
+            phi = blocks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query", place)
+            psi, pull = blocks.traced(key, chunk.keys, "key")
+            v, top, start = blocks.values(value, chunk.keys), chunk.tops(tops), before[chunk.keys.start]
+            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, blocks.rule)
+            weights = chunk.weights(psi.log_scale, top)
+            scores = (phi.values @ psi.values.mT).mul_(weights)
+            share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk
+            grad_v = (psi.values @ grad_state).mul_(share).baddbmm_(scores.mT, g)
+            grad_psi = ((v * share) @ grad_state.mT).baddbmm_(weights.mul_(g @ v.mT).mT, phi.values)
+            along = (v * grad_v).sum(-1, keepdim=True)
+            grad_key[:, :, chunk.keys] = pull(Features(grad_psi, along), learned)
+            grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(value[:, :, chunk.keys].shape)
+            decayed = grad_state * (start - top[:, -1:]).exp()
+            grad_state = decayed.baddbmm_(phi.values.mT, g * (start - top).exp())
+        return None, None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()

@@ -1,0 +1,136 @@
+"""Denominators that random features got wrong.
+
+The true denominator is Σ_y K(x, y) over the n keys that x sees, and by Jensen's inequality it is at least
+n exp(mean log K(x, y)): n exp(xᵀȳ) for the softmax kernel, from the mean ȳ of the keys alone. An estimate
+below a small part of that bound, or negative, says nothing about the row; dividing by it would blow the row
+up. Features without signs cannot do that: numerator and denominator are small together, and the ratio stays.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hrf.attention.inputs import Inputs
+from hrf.features.base import FeatureMap, Features, half_square
+
+__all__ = ["FLOOR", "RULES", "Denominator", "key_moments", "log_bound", "per_row", "quotient"]
+
+FLOOR = 1e-3  # of the bound
+RULES = ("clamp", "raise", "none")
+
+
+class Denominator:
+    """What to do with a denominator that is too small, and a count of those met.
+
+    Args:
+        rule: ``"clamp"`` sets it to `FLOOR` of its lower bound, ``"raise"`` refuses to go on, ``"none"``
+            divides as is.
+
+    Attributes:
+        rows: denominators seen, of queries that see any key.
+        clamped: those too small (below 0 or `FLOOR` of the bound; for features without signs, lost to
+            underflow).
+    """
+
+    def __init__(self, rule: str = "clamp") -> None:
+        if rule not in RULES:
+            raise ValueError(f"denominator is {rule!r}; expected one of {', '.join(RULES)}, or a Denominator")
+        self.rule = rule
+        self._rows = self._clamped = torch.zeros((), dtype=torch.long)  # so that no device is waited for
+
+    @classmethod
+    def of(cls, rule: str | Denominator) -> Denominator:
+        """The object itself, or a new one for a name."""
+        return rule if isinstance(rule, Denominator) else cls(rule)
+
+    @property
+    def rows(self) -> int:
+        """How many denominators were seen."""
+        return int(self._rows)
+
+    @property
+    def clamped(self) -> int:
+        """How many of them were too small."""
+        return int(self._clamped)
+
+    def __repr__(self) -> str:
+        return f"Denominator({self.rule!r}, rows={self.rows}, clamped={self.clamped})"
+
+    def settle(self, denominators: Tensor, log_scale: Tensor, bound: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What to divide by, and which of the denominators are too small, ``(..., L, 1)`` both.
+
+        Args:
+            denominators: estimates over exp(log_scale).
+            log_scale: their scale.
+            bound: logarithm of the lower bound, or ``None`` for features without signs.
+        """
+        floor = torch.zeros_like(denominators) if bound is None else FLOOR * (bound - log_scale).exp()
+        floor = floor.detach()
+        low = denominators.detach() <= floor
+        if self.rule != "none":
+            denominators = torch.where(low, floor, denominators)
+        # Rows without keys, and those lost to underflow, are 0/0.
+        return denominators.masked_fill(denominators == 0, torch.inf), low
+
+    def count(self, low: Tensor, keys: Tensor) -> None:
+        """Count what `settle` found, given the number of keys each row sees; refuse to go on if that is the rule."""
+        seen = (keys > 0).expand_as(low)
+        rows, clamped = seen.sum(), (low & seen).sum()
+        self._rows, self._clamped = self._rows.to(rows.device) + rows, self._clamped.to(rows.device) + clamped
+        if self.rule == "raise" and clamped:
+            raise ValueError(
+                f"{int(clamped)} of {int(rows)} denominators are negative, zero or below {FLOOR} of the "
+                "least they can be; use more projections, a map fitted to the data or one without negative "
+                "estimates, or denominator='clamp'"
+            )
+
+
+@torch.no_grad()
+def key_moments(inputs: Inputs, feature_map: FeatureMap) -> Tensor:
+    """Terms whose sums over keys give their number and the bound: ``(B, H, S, ·)``.
+
+    The columns are 1, and for maps with signs y, and for a Gaussian kernel ‖y‖²/2.
+    """
+    key = inputs.key
+    columns = [torch.ones_like(key[..., :1], dtype=inputs.dtype)]
+    if not feature_map.nonnegative:
+        y = key.to(inputs.dtype) * inputs.root
+        columns.append(y)
+        if feature_map.kernel == "gaussian":
+            columns.append(half_square(y))
+    terms = torch.cat(columns, -1)
+    return terms if inputs.ignore is None else terms.masked_fill_(inputs.ignore[:, None, :, None], 0)
+
+
+def per_row(inputs: Inputs, moments: Tensor) -> Tensor:
+    """Sums of `key_moments`, one for all positions or one a position, for the rows of the query."""
+    if inputs.present is not None:
+        moments = moments * inputs.present[:, None, :, None]
+    if moments.shape[2] not in (1, inputs.query.shape[2]):
+        moments = moments.repeat_interleave(inputs.query.shape[2] // moments.shape[2], 2)  # grouped queries
+    return moments
+
+
+def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor) -> Tensor | None:
+    """log n + mean log K(x, y) for rows of x: ``(..., L, d) -> (..., L, 1)``, −inf without keys.
+
+    ``None`` for maps that need no bound.
+    """
+    if feature_map.nonnegative:
+        return None
+    count = moments[..., :1]
+    mean = moments[..., 1:] / count.clamp(min=1)
+    bound = count.log() + (x * mean[..., : x.shape[-1]]).sum(-1, keepdim=True)
+    return bound if feature_map.kernel == "softmax" else bound - half_square(x) - mean[..., -1:]
+
+
+def quotient(
+    inputs: Inputs, sums: Features, moments: Tensor, feature_map: FeatureMap, rule: Denominator
+) -> Tensor:
+    """Outputs from sums with the denominator in the last column: ``(B, H, L, d_v + 1) -> (B, H, L, d_v)``."""
+    with torch.no_grad():
+        bound = log_bound(feature_map, inputs.query.to(inputs.dtype) * inputs.root, moments)
+    used, low = rule.settle(sums.values[..., -1:], sums.log_scale, bound)
+    rule.count(low, moments[..., :1])
+    return sums.values[..., :-1] / used

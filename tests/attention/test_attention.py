@@ -1,0 +1,214 @@
+"""The fast engines are the quadratic twin: outputs, gradients and counts, for every map and every option."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import hrf
+from attention.data import assert_equals_reference, assert_same, inputs, padding
+from features.registry import DIM, MAPS, build
+from hrf.attention import blocks, causal, reference
+
+every_map = pytest.mark.parametrize("name", MAPS)
+both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
+one_or_each = pytest.mark.parametrize("heads", [None, 4], ids=["one map", "map a head"])
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Several blocks and chunks, the last not full."""
+    monkeypatch.setattr(causal, "_CHUNK", 4)
+    monkeypatch.setattr(blocks, "_FLOATS", 1)
+    monkeypatch.setattr(blocks, "_LEAST", 4)
+
+
+@every_map
+@both_ways
+@one_or_each
+def test_equals_reference(name, is_causal, heads):
+    assert_equals_reference(*inputs(2), build(name, heads=heads), is_causal=is_causal)
+
+
+@every_map
+def test_cross_attention(name):
+    assert_equals_reference(*inputs(length=3, keys=11), build(name))
+
+
+@every_map
+@both_ways
+@one_or_each
+def test_grouped_queries(name, is_causal, heads):
+    q, k, v = inputs(2, heads=4, key_heads=2)
+    assert_equals_reference(q, k, v, build(name, heads=heads), is_causal=is_causal)
+
+
+@every_map
+@both_ways
+def test_padding(name, is_causal):
+    q, k, v = inputs(3, key_heads=2)
+    ignore = padding(3, 9)
+    ignore[2] = True  # nothing to see at all
+    phi = build(name)
+    assert_equals_reference(q, k, v, phi, is_causal=is_causal, key_padding_mask=ignore)
+    out = hrf.attention(q, k, v, phi, is_causal=is_causal, key_padding_mask=ignore)
+    assert (out[2] == 0).all()
+
+
+@every_map
+@both_ways
+def test_packed_sequences(name, is_causal):
+    q, k, v = inputs(1, key_heads=2, length=12)
+    bounds = torch.tensor([0, 3, 3, 5, 11, 12], dtype=torch.int32)  # of lengths 3, 0, 2, 6 and 1
+    assert_equals_reference(q, k, v, build(name), is_causal=is_causal, cu_seqlens=bounds)
+    ignore = padding(1, 12)
+    assert_equals_reference(
+        q, k, v, build(name), is_causal=is_causal, cu_seqlens=bounds, key_padding_mask=ignore
+    )
+
+
+@both_ways
+def test_scale_and_batch_axes(is_causal):
+    q, k, v = inputs(2, 3, heads=2)
+    phi = build("positive")
+    assert_equals_reference(q, k, v, phi, is_causal=is_causal, scale=1.7)
+    alone = hrf.attention(q[1, 2], k[1, 2], v[1, 2], phi, is_causal=is_causal)
+    torch.testing.assert_close(hrf.attention(q, k, v, phi, is_causal=is_causal)[1, 2], alone)
+
+
+@every_map
+def test_a_later_key_changes_nothing(name):
+    q, k, v = (t.detach() for t in inputs(2))
+    phi = build(name)
+    before = hrf.attention(q, k, v, phi, is_causal=True)
+    for position in (3, 5):  # at the end of a chunk and inside one
+        changed = [t.clone() for t in (k, v)]
+        for t in changed:
+            t[..., position:, :] *= 30
+        after = hrf.attention(q, *changed, phi, is_causal=True)
+        assert torch.equal(after[..., :position, :], before[..., :position, :])
+        assert not torch.equal(after[..., position:, :], before[..., position:, :])
+
+
+@every_map
+@both_ways
+def test_an_ignored_key_changes_nothing(name, is_causal):
+    q, k, v = (t.detach() for t in inputs(2))
+    phi, ignore = build(name), padding(2, 9)
+    before = hrf.attention(q, k, v, phi, is_causal=is_causal, key_padding_mask=ignore)
+    garbage = [t.masked_fill(ignore[:, None, :, None], torch.nan) for t in (k, v)]
+    after = hrf.attention(q, *garbage, phi, is_causal=is_causal, key_padding_mask=ignore)
+    assert torch.equal(after, before)
+
+
+@every_map
+def test_order_of_keys_does_not_matter(name):
+    q, k, v = (t.detach() for t in inputs(2))
+    phi, order = build(name), torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    expected = hrf.attention(q, k, v, phi)
+    received = hrf.attention(q, k[..., order, :], v[..., order, :], phi)
+    assert (received - expected).abs().max() <= 1e-8 * expected.abs().max()
+
+
+@both_ways
+def test_empty_sequences(is_causal):
+    phi = build("trigonometric")
+    q, k, v = inputs(2, length=0 if is_causal else 3, keys=0)
+    out = hrf.attention(q, k, v, phi, is_causal=is_causal)
+    assert out.shape == (2, 4, q.shape[-2], 3)
+    assert (out == 0).all()
+    assert hrf.attention(q[..., :0, :], *inputs(2)[1:], phi).shape == (2, 4, 0, 3)
+    out.sum().backward()
+    assert (q.grad == 0).all()
+
+
+@every_map
+@both_ways
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_finite_for_norms_from_0_to_100(name, is_causal, dtype):
+    phi = build(name).float()
+    q, k, v = (nn.functional.normalize(t.detach(), dim=-1) for t in inputs(1, length=6))
+    norms = torch.tensor([0.0, 1e-4, 1.0, 10.0, 50.0, 100.0])[:, None]
+    q, k, v = (q * norms).to(dtype), (k * norms.flip(0)).to(dtype), v.to(dtype)
+    out = hrf.attention(q, k, v, phi, is_causal=is_causal, scale=1.0)
+    assert out.dtype == dtype
+    assert out.isfinite().all()
+
+
+class Learned(hrf.FeatureMap):
+    """Positive features of Ax with a learned A."""
+
+    nonnegative = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build("positive")
+        self.weight = nn.Parameter(torch.eye(DIM, dtype=torch.float64) * 0.8)
+        self.dim, self.heads, self.feature_dim = DIM, None, self.inner.feature_dim
+
+    def _scaled(self, x, side):
+        return self.inner._scaled(x @ self.weight, side)
+
+
+@both_ways
+def test_learnable_parameters_of_a_map_get_gradients(is_causal):
+    q, k, v = inputs(2, key_heads=2)
+    phi = Learned()
+    received = hrf.attention(q, k, v, phi, is_causal=is_causal)
+    expected = reference.attention(q, k, v, phi, is_causal=is_causal)
+    assert_same(received, expected, [q, k, v, phi.weight])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own, where it hands over
+@pytest.mark.parametrize("name", ["positive", "angular hybrid"])
+@both_ways
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_gives_the_same(name, is_causal, backend):
+    q, k, v = inputs(2)
+    phi = build(name)
+
+    def attend(q, k, v):
+        return hrf.attention(2 * q, k, v, phi, is_causal=is_causal) + 1
+
+    assert_same(torch.compile(attend, backend=backend)(q, k, v), attend(q, k, v), [q, k, v])
+    torch.compiler.reset()
+
+
+@both_ways
+def test_autocast_does_not_reach_inside(is_causal):
+    q, k, v = (t.detach().float() for t in inputs(2))
+    phi = build("positive").float()
+    expected = hrf.attention(q, k, v, phi, is_causal=is_causal)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(hrf.attention(q, k, v, phi, is_causal=is_causal), expected)
+
+
+def _clustered(**arguments) -> hrf.ClusteredHybrid:
+    q, k, _ = inputs(heads=1, length=60)
+    return hrf.ClusteredHybrid.fit(
+        q[0].detach(), k[0].detach(), n_clusters=(3, 3), n_projections=8, **arguments
+    ).double()
+
+
+@pytest.mark.parametrize("arguments", [{"exact_share": 0.3}, {"recenter": True}], ids=["exact", "recenter"])
+def test_maps_without_features(arguments):
+    phi = _clustered(**arguments)
+    assert not phi.factorised
+    assert not hrf.GaussianKernel(phi).factorised
+    assert_equals_reference(*inputs(2, key_heads=2), phi)
+    assert_equals_reference(*inputs(2, length=5, keys=9), phi, key_padding_mask=padding(2, 9))
+
+
+def test_centres_stay_where_they_are_in_causal_attention():
+    phi = _clustered(recenter=True)
+    q, k, v = inputs(2)
+    fixed = hrf.attention(q, k, v, phi, is_causal=True)
+    assert phi.recenter
+    phi.recenter = False
+    assert torch.equal(fixed, hrf.attention(q, k, v, phi, is_causal=True))
+
+
+def test_exact_pairs_are_refused_in_causal_attention():
+    with pytest.raises(NotImplementedError, match="computed exactly"):
+        hrf.attention(*inputs(2), _clustered(exact_share=0.3), is_causal=True)
