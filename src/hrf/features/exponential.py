@@ -186,20 +186,33 @@ class Exponential(FeatureMap):
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
+        self._check_range(rows)
+        return self._evaluate(rows, out, scratch)
+
+    def _check_range(self, rows: Rows) -> None:
+        """Refuse features that the dtype cannot hold."""
         _, _, log_weight, _, square, _ = rows
+        assert log_weight is not None
+        if square is None:
+            check_range(log_weight)
+            return
+        # Cauchy–Schwarz tells nearly always that all is well, without a look at every feature.
+        longest = self.projection.omega.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
+        spread = (2 * square).sqrt() * longest.to(square.dtype)
+        if out_of_range(log_weight if self.antithetic else log_weight - spread, log_weight + spread):
+            logs, _ = self._exponents(rows)
+            assert logs is not None
+            check_range((logs + log_weight).amax(-1))
+
+    def _evaluate(self, rows: Rows, out: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:
+        """The features themselves."""
+        log_weight = rows[2]
         assert log_weight is not None
         logs, phases = self._exponents(rows, scratch)
         if logs is None:
             assert phases is not None
-            check_range(log_weight)
             return torch.mul(phases.cos_(), log_weight.exp(), out=out)
-        assert square is not None
         logs.add_(log_weight)
-        # Cauchy–Schwarz tells nearly always that all is well, without another look at every feature.
-        longest = self.projection.omega.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
-        spread = (2 * square).sqrt() * longest.to(square.dtype)
-        if out_of_range(log_weight if self.antithetic else log_weight - spread, log_weight + spread):
-            check_range(logs.amax(-1))
         if phases is None:
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
