@@ -18,6 +18,7 @@ ROOMS = [
     "projections",
     "fitting",
     "features",
+    "attention",
     "advice",
     "files",
     "experiments",
