@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention.reference import check_equal, inputs, reference
 
 import hrf
+from attention.reference import check_equal, inputs, reference
 from hrf.attention import angular
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hrf.attention.segments import Blocks
+from hrf.attention.segments import Blocks, finite
 from hrf.features.base import Features, Side, half_square
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential, Shared
@@ -53,19 +53,19 @@ def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor
     """
     if not (x.shape[-2] and y.shape[-2]):
         return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
-    codes = _Codes.of(feature_map.coefficients[0].n_projections, y)
-    queries, keys = (
-        _Side.of(u, side, feature_map, codes, k) for u, side, k in ((x, "query", None), (y, "key", keep))
-    )
-    key_scale = _finite(keys.log_scale.amax(-2, keepdim=True))  # a constant a row and base
+    (coefficient,) = feature_map._coefficients()
+    codes = _Codes.of(coefficient.n_projections, y)
+    queries = _Side.of(x, "query", feature_map, codes, None)
+    keys = _Side.of(y, "key", feature_map, codes, keep)
+    key_scale = finite(keys.log_scale.amax(-2, keepdim=True))  # a constant a row and base
     counts = keys.blocks.counts.unsqueeze(-1).expand(-1, -1, -1, 2)
     weight = codes.spread(counts.to(x.dtype), [1, 1])  # of each base, by code
     absent = weight.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0
     scale = (queries.log_scale + key_scale).masked_fill(absent, -torch.inf).amax(-1, keepdim=True)
-    scale = _finite(scale)
+    scale = finite(scale)
     query_logs = (queries.log_weight + (key_scale - scale)).masked_fill(absent, -torch.inf)
     watched = any(feature_map._watched(u) for u in (x, y, values))
-    out = _Product(codes, list(feature_map.bases), values.shape[-1], in_place=not watched)(
+    out = _Product(codes, feature_map._bases(), values.shape[-1], in_place=not watched)(
         queries.table(query_logs), keys.table(keys.log_weight - key_scale), values, queries, keys
     )
     lead = x.shape[:-1]
@@ -134,8 +134,8 @@ class _Side(NamedTuple):
 
     @classmethod
     def of(cls, u: Tensor, side: Side, feature_map: Hybrid, codes: _Codes, keep: Tensor | None) -> _Side:
-        bases: list[Any] = list(feature_map.bases)
-        tau = feature_map.coefficients[0].projection.omega
+        bases, (coefficient,) = feature_map._bases(), feature_map._coefficients()
+        tau = coefficient.projection.omega
         omegas = [p.omega for p in dict.fromkeys(base.projection for base in bases)]
         omega = torch.cat([*omegas, tau], -2).to(u.dtype)
         product = (u @ omega.mT).view(-1, u.shape[-2], omega.shape[-2])
@@ -197,10 +197,10 @@ class _Product:
         lowest = start * math.prod(self.codes.shape)
         width = sum(self.widths) * self.n_values
         state = values.new_zeros(math.prod(shape[:-1]), width)
-        for some in blocks.pieces(start, end, _TOKENS):
+        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
             phi = self._features(table, blocks, some, "key")
-            v = values.index_select(0, blocks.members[some].flatten()).view(*phi.shape[:2], -1)
-            state = state.index_add_(0, blocks.segment[some] - lowest, (phi.mT @ v).flatten(1))
+            product = phi.mT @ blocks.take(values, some)
+            state = state.index_add_(0, blocks.segment[some] - lowest, product.flatten(1))
         spread = self.codes.spread(state.view(shape), [w * self.n_values for w in self.widths])
         return spread.view(-1, sum(self.widths), self.n_values)
 
@@ -210,7 +210,7 @@ class _Product:
         """The sums for the queries of some rows, ``(rows·L, c)``."""
         lowest = start * math.prod(self.codes.shape)
         parts = []
-        for some in blocks.pieces(start, end, _TOKENS):
+        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
             phi = self._features(table, blocks, some, "query")
             parts.append(phi @ state.index_select(0, blocks.segment[some] - lowest))
         result = (torch.cat(parts) if len(parts) > 1 else parts[0]).flatten(0, 1)
@@ -244,8 +244,3 @@ def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
     if bases[0].projection is bases[1].projection:
         return projected, projected
     return projected.split([base.n_projections for base in bases], -1)
-
-
-def _finite(scale: Tensor) -> Tensor:
-    """A log scale where there is something, 0 where there is nothing (−∞)."""
-    return scale.masked_fill(scale.isneginf(), 0)

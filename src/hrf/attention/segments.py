@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["Blocks"]
+__all__ = ["Blocks", "finite"]
+
+_ALL = slice(None)
 
 
 class Blocks(NamedTuple):
@@ -66,9 +68,45 @@ class Blocks(NamedTuple):
             first,
         )
 
-    def pieces(self, start: int, end: int, n_places: int) -> list[slice]:
-        """Blocks of rows ``start`` to ``end``, in even pieces of about ``n_places`` places."""
-        first, last = self.first[start], self.first[end]
-        n_pieces = max(1, round((last - first) * self.members.shape[-1] / n_places))
-        step = max(1, -(-(last - first) // n_pieces))
-        return [slice(block, min(block + step, last)) for block in range(first, last, step)]
+    def pieces(self, step: int, start: int = 0, end: int | None = None) -> list[slice]:
+        """Blocks of rows ``start`` to ``end``, in even pieces of about ``step`` blocks."""
+        low, high = self.first[start], self.first[-1 if end is None else end]
+        n_pieces = max(1, round((high - low) / max(1, step)))
+        step = max(1, -(-(high - low) // n_pieces))
+        return [slice(block, min(block + step, high)) for block in range(low, high, step)]
+
+    def take(self, tokens: Tensor, some: slice | Tensor = _ALL) -> Tensor:
+        """What all places of some blocks hold, of ``tokens (R·L, d)``: ``(n, size, d)``."""
+        members = self.members[some]
+        return tokens.index_select(0, members.flatten()).view(*members.shape, tokens.shape[-1])
+
+    def give(self, places: Tensor) -> Tensor:
+        """Back from places ``(N, size, d)`` to tokens, for one label a token: ``(R·L, d)``."""
+        return places.flatten(0, 1).index_select(0, self.place.flatten())
+
+    def add(self, blocks: Tensor) -> Tensor:
+        """Sums over the blocks of each segment: ``(N, d) -> (R·G·n_labels, d)``."""
+        return blocks.new_zeros(self.counts.numel(), blocks.shape[-1]).index_add_(0, self.segment, blocks)
+
+    def largest(self, blocks: Tensor) -> Tensor:
+        """Maxima over the blocks of each segment, −∞ without any: ``(N, d) -> (R·G·n_labels, d)``."""
+        segments = blocks.new_full((self.counts.numel(), blocks.shape[-1]), -torch.inf)
+        return segments.scatter_reduce_(0, self.segment.unsqueeze(-1).expand_as(blocks), blocks, "amax")
+
+    def lists(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens of several labels in a row, one list after the other, and how many tokens each list has.
+
+        Args:
+            table: which labels are in which list, booleans ``(R, n, n_labels)``, for one label a token.
+        """
+        counts = table * self.counts  # (R, n, n_labels)
+        flat, own = counts.flatten(), self.counts.flatten()
+        start = (own.cumsum(0) - own).view(self.counts.shape).expand(counts.shape).flatten()
+        shift = (start - (flat.cumsum(0) - flat)).repeat_interleave(flat)
+        tokens = self.members[self.filled]  # segment by segment
+        return tokens[shift + torch.arange(len(shift), device=shift.device)], counts.sum(-1).flatten()
+
+
+def finite(scale: Tensor) -> Tensor:
+    """A log scale where there is something, 0 where there is nothing (−∞)."""
+    return scale.masked_fill(scale.isneginf(), 0)
