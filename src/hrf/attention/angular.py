@@ -199,7 +199,7 @@ class _Product:
         state = values.new_zeros(math.prod(shape[:-1]), width)
         for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
             phi = self._features(table, blocks, some, "key")
-            product = phi.mT @ blocks.take(values, some)
+            product = phi.mT @ blocks.take_once(values, some)
             state = state.index_add_(0, blocks.segment[some] - lowest, product.flatten(1))
         spread = self.codes.spread(state.view(shape), [w * self.n_values for w in self.widths])
         return spread.view(-1, sum(self.widths), self.n_values)
@@ -221,11 +221,11 @@ class _Product:
         return total
 
     def _features(self, table: Tensor, blocks: Blocks, some: slice, side: Side) -> Tensor:
-        """Features of both bases for all places of some blocks, 0 where there is no token: ``(N, size, D)``."""
+        """Features of both bases for all places of some blocks: ``(n, size, D)``."""
         members = blocks.members[some]
         # Tokens along the fast axis: then the columns of either base are contiguous.
         rows = table.index_select(0, members.flatten()).mT.contiguous().mT
-        logs = rows[:, -2:].masked_fill(~blocks.filled[some].view(-1, 1), -torch.inf)
+        logs = rows[:, -2:]
         phi, start = [], 0
         for k, (base, p) in enumerate(zip(self.bases, _by_base(rows[:, :-2], self.bases), strict=True)):
             columns = slice(start, start + base.feature_dim)

@@ -11,6 +11,7 @@ a block of queries meets the list of all keys of its exact clusters, as in block
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,9 @@ __all__ = ["sums"]
 _SIZE = (16, 64)  # least and most tokens of a block
 _TOKENS = 1 << 13  # tokens at a time, and numbers of a product: they stay in the cache
 _FLOATS = 1 << 19
+
+# Logarithms are to the base 2 in here: where they underflow, exp is up to 100 times slower than exp2.
+_LOG2E = math.log2(math.e)
 
 
 def sums(
@@ -63,8 +67,8 @@ def sums(
     step = max(1, _TOKENS // max(x.shape[-2], y.shape[-2]))
     steps = [(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
     parts = [_merged([engine.rows(*some) for engine in engines]) for some in steps]
-    result = (torch.cat(part).view(*x.shape[:-1], -1) for part in zip(*parts, strict=True))
-    return Features(*result)
+    total, scale = (torch.cat(part).view(*x.shape[:-1], -1) for part in zip(*parts, strict=True))
+    return Features(total, scale / _LOG2E)
 
 
 def _both(pairs: Tensor | None, others: Tensor | None) -> Tensor | None:
@@ -78,9 +82,9 @@ def _merged(parts: list[Features]) -> Features:
     for part in parts[1:]:
         scale = torch.maximum(scale, part.log_scale.detach())
     scale = finite(scale)
-    total = parts[0].values * (parts[0].log_scale - scale).exp()
+    total = parts[0].values * (parts[0].log_scale - scale).exp2()
     for part in parts[1:]:
-        total = torch.addcmul(total, part.values, (part.log_scale - scale).exp())
+        total = torch.addcmul(total, part.values, (part.log_scale - scale).exp2())
     return Features(total, scale)
 
 
@@ -133,7 +137,7 @@ class _Engine:
         self, queries: _Clusters, keys: _Clusters, values: Tensor, phi: ClusteredHybrid, active: Tensor | None
     ) -> None:
         self.queries, self.keys, self.values, self.phi, self.active = queries, keys, values, phi, active
-        self.x, self.y = queries.flat(), keys.flat()
+        self.x, self.y = queries.flat() * _LOG2E, keys.flat()
         self.prepare()
 
     def prepare(self) -> None:
@@ -162,6 +166,7 @@ class _Residuals(_Engine):
         query_centers, key_centers = (side.centers[start:end] for side in (self.queries, self.keys))
         queries, keys = (side.blocks.rows(start, end) for side in (self.queries, self.keys))
         phi_x, phi_y = self.features
+        query_centers = query_centers * _LOG2E
         states, scale = _write(keys, self._logs(keys, self.y, query_centers), phi_y, self.values)
         table = self._masked(scale.mT - query_centers @ key_centers.mT, start, end)
         states = states.transpose(1, 2).flatten(2, 3)  # (rows, n_q, n_k·D, c)
@@ -189,13 +194,13 @@ class _Default(_Engine):
         states, scale = _write(keys, self.y.new_zeros(*keys.members.shape, 1), phi_y, self.values)
         logs = self._masked(scale.mT.expand(-1, self.phi.n_q, -1), start, end)
         largest = logs.amax(-1, keepdim=True)
-        mixed = (logs - finite(largest)).exp() @ states.flatten(2)  # (rows, n_q, D·c)
+        mixed = (logs - finite(largest)).exp2() @ states.flatten(2)  # (rows, n_q, D·c)
         mixed = mixed.unflatten(-1, states.shape[-2:])
         return _read(queries, self.x.new_zeros(*queries.members.shape, 1), largest, phi_x, mixed)
 
 
 def _write(blocks: Blocks, logs: Tensor, phi: Features | None, values: Tensor) -> tuple[Tensor, Tensor]:
-    """States Σ exp(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s ``(R, n, k)``.
+    """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s ``(R, n, k)``.
 
     Args:
         blocks: keys by cluster.
@@ -205,20 +210,19 @@ def _write(blocks: Blocks, logs: Tensor, phi: Features | None, values: Tensor) -
     """
     n_rows, k = blocks.counts.shape[0], logs.shape[-1]
     if phi is not None:
-        logs += blocks.take(phi.log_scale.flatten(0, -2))
-    logs.masked_fill_(~blocks.filled.unsqueeze(-1), -torch.inf)
+        logs += blocks.take(phi.log_scale.flatten(0, -2) * _LOG2E)
     scale = blocks.largest(logs.detach().amax(1))
-    weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp_()
+    weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp2_()
     width = k * (1 if phi is None else phi.values.shape[-1])
     states = values.new_zeros(len(scale), width * values.shape[-1])
     for some in blocks.pieces(_FLOATS // (width * logs.shape[1])):
-        product = _wide(weights, phi, blocks, some).mT @ blocks.take(values, some)
+        product = _wide(weights, phi, blocks, some).mT @ blocks.take_once(values, some)
         states = states.index_add_(0, blocks.segment[some], product.flatten(1))
     return states.view(n_rows, -1, k, width // k, values.shape[-1]), scale.view(n_rows, -1, k)
 
 
 def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, states: Tensor) -> Features:
-    """Σ exp(logs + table) φ(x)ᵀ state with the states of each query's cluster: ``(R·L, c)``.
+    """Σ 2^(logs + table) φ(x)ᵀ state with the states of each query's cluster: ``(R·L, c)``.
 
     Args:
         blocks: queries by cluster.
@@ -229,14 +233,14 @@ def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, sta
     """
     logs += table.flatten(0, 1).index_select(0, blocks.segment).unsqueeze(1)
     scale = logs.detach().amax(-1, keepdim=True)
-    weights = logs.sub_(finite(scale)).exp_()
+    weights = logs.sub_(finite(scale)).exp2_()
     states = states.flatten(0, 1)
     parts = [
         _wide(weights, phi, blocks, some) @ states.index_select(0, blocks.segment[some])
         for some in blocks.pieces(_FLOATS // (states.shape[1] * logs.shape[1]))
     ]
     if phi is not None:
-        scale = scale + blocks.take(phi.log_scale.flatten(0, -2))
+        scale = scale + blocks.take(phi.log_scale.flatten(0, -2) * _LOG2E)
     return Features(blocks.give(torch.cat(parts)), blocks.give(scale))
 
 
@@ -275,7 +279,7 @@ class _Exact(_Engine):
             absent = slots[least:] >= lengths[some].unsqueeze(-1)
             logs[..., least:].masked_fill_(absent.unsqueeze(-2), -torch.inf)
             scales.append(logs.detach().amax(-1, keepdim=True))
-            sums.append(logs.sub_(scales[-1]).exp_() @ v)
+            sums.append(logs.sub_(scales[-1]).exp2_() @ v)
         rank = torch.empty_like(order).scatter_(0, order, torch.arange(n_blocks, device=order.device))
         place = rank[blocks.place // size] * size + blocks.place % size
         return Features(
@@ -312,7 +316,7 @@ class _Pairs(_Engine):
             scale = logs.detach().amax(-3, keepdim=True)
             weighted = features * (logs - finite(scale)).exp()
             sums.append(weighted.transpose(-3, -2).flatten(-2) @ states)  # (..., n_q, places, c)
-            scales.append(scale.squeeze(-3))
+            scales.append(scale.squeeze(-3) * _LOG2E)
         index = self.queries.labels * groups.filled.shape[-1] + groups.place
         self.sums = [
             gather_rows(torch.cat(t, -2).flatten(-3, -2), index).flatten(0, -3) for t in (sums, scales)
