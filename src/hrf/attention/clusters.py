@@ -26,8 +26,8 @@ from hrf.features.grouping import Groups, gather_rows
 __all__ = ["sums"]
 
 _SIZE = (16, 64)  # least and most tokens of a block
-_TOKENS = 1 << 13  # tokens at a time, and numbers of a product: they stay in the cache
-_FLOATS = 1 << 19
+_TOKENS = 1 << 14  # tokens at a time, and numbers of a product: they stay in the cache
+_FLOATS = 1 << 18
 
 # Logarithms are to the base 2 in here: where they underflow, exp is up to 100 times slower than exp2.
 _LOG2E = math.log2(math.e)
@@ -255,9 +255,6 @@ def _wide(weights: Tensor, phi: Features | None, blocks: Blocks, some: slice) ->
 class _Exact(_Engine):
     """exp(xᵀy) itself: blocks of queries, each with the list of the keys that it meets."""
 
-    def prepare(self) -> None:
-        self.both = torch.cat([self.y, self.values], -1)  # what is gathered together
-
     def rows(self, start: int, end: int) -> Features:
         assert self.active is not None
         blocks = self.queries.blocks.rows(start, end)
@@ -273,8 +270,9 @@ class _Exact(_Engine):
         for some, least, most in _batches(lengths.tolist(), n_idle, size):
             slots = torch.arange(most, device=order.device)
             members = lists[(first[some].unsqueeze(-1) + slots).clamp_(max=len(lists) - 1)]
-            both = self.both.index_select(0, members.flatten()).view(*members.shape, -1)
-            k, v = both.split([self.y.shape[-1], self.values.shape[-1]], -1)
+            k, v = (
+                t.index_select(0, members.flatten()).view(*members.shape, -1) for t in (self.y, self.values)
+            )
             logs = blocks.take(self.x, order[some]) @ k.mT
             absent = slots[least:] >= lengths[some].unsqueeze(-1)
             logs[..., least:].masked_fill_(absent.unsqueeze(-2), -torch.inf)
