@@ -33,6 +33,7 @@ from hrf.theory.coefficients import (
     angle,
     angular_moments,
     gaussian_moments,
+    pairwise_angle,
 )
 from hrf.theory.exponential import (
     covariance_of_sums,
@@ -61,6 +62,7 @@ from hrf.theory.orthogonal import (
 )
 from hrf.theory.scaled import (
     Scaled,
+    complement,
     scaled_sum,
 )
 from hrf.theory.sphere import (
@@ -85,6 +87,7 @@ __all__ = [
     "angular_same_length_log_mse",
     "angular_same_length_mse",
     "bipolar_log_mse",
+    "complement",
     "corrected_bound",
     "covariance_of_sums",
     "exponential_covariance",
@@ -112,6 +115,7 @@ __all__ = [
     "optimal_mse",
     "orthogonal_excess",
     "orthogonal_share",
+    "pairwise_angle",
     "paper_bound",
     "positive_log_mse",
     "positive_mse",

@@ -86,4 +86,4 @@ def _relative_variance(square: Tensor, bilinear: Tensor, n_projections: int, dim
     if dim is None or share == 0:
         return variance
     excess = orthogonal_excess(bilinear, bilinear, bilinear, dim)
-    return scaled_sum(variance, Scaled(share * excess, torch.zeros_like(excess)))
+    return scaled_sum(variance, Scaled.plain(share * excess))

@@ -92,7 +92,7 @@ def covariance_of_sums(
     plain = orthogonal_excess(alpha, beta, torch.complex(uu - vv, vu + uv), dim)
     conjugate = orthogonal_excess(alpha, beta.conj(), torch.complex(uu + vv, vu - uv), dim)
     other_rows = (plain.real + conjugate.real) / 2
-    return scaled_sum(covariance, Scaled(share * other_rows, torch.zeros_like(other_rows)))
+    return scaled_sum(covariance, Scaled.plain(share * other_rows))
 
 
 def exponential_covariance(

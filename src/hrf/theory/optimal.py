@@ -57,7 +57,7 @@ def optimal_log_relative_mse(
         )
     square = z.square().sum(-1)
     excess = orthogonal_excess(square, square, square, z.shape[-1])
-    return scaled_sum(variance, Scaled(share * excess, torch.zeros_like(excess))).log()
+    return scaled_sum(variance, Scaled.plain(share * excess)).log()
 
 
 def optimal_log_mse(
