@@ -36,7 +36,8 @@ from hrf.theory.coefficients import (
     pairwise_angle,
 )
 from hrf.theory.exponential import (
-    covariance_of_sums,
+    Products,
+    covariance_of_products,
     exponential_covariance,
     exponential_log_mse,
     exponential_mse,
@@ -78,6 +79,7 @@ from hrf.theory.sphere import (
 
 __all__ = [
     "Moments",
+    "Products",
     "Scaled",
     "angle",
     "angular_hybrid_log_mse",
@@ -89,7 +91,7 @@ __all__ = [
     "bipolar_log_mse",
     "complement",
     "corrected_bound",
-    "covariance_of_sums",
+    "covariance_of_products",
     "exponential_covariance",
     "exponential_log_mse",
     "exponential_mse",
