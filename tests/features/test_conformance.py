@@ -159,6 +159,17 @@ def test_finite_for_norms_from_0_to_100(name, dtype):
 
 
 @every_map
+def test_log_mse_is_a_number_for_norms_from_0_to_100(name):
+    directions = torch.nn.functional.normalize(torch.cat([Y, -Y, Y.flip(-1)]), dim=-1)
+    for kind in ("iid",) if name in IID_ONLY else ("iid", "orthogonal"):
+        phi = build(name, kind=kind)
+        for norm in (0.0, 1e-4, 1.0, 10.0, 100.0):
+            log_mse = phi.log_mse(norm * directions, norm * directions)
+            assert not log_mse.isnan().any()
+            assert not log_mse.isposinf().any()  # −inf is where the estimate is exact
+
+
+@every_map
 def test_heads_are_maps_of_their_own(name):
     many, single = build(name, heads=3, seed=5), build(name)
     x = X.expand(2, 3, *X.shape) * torch.tensor([1.0, 0.5, -1.0], dtype=torch.float64)[:, None, None]

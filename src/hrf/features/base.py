@@ -355,8 +355,3 @@ class FeatureMap(Linearised):
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"no closed form is known for the MSE of {type(self).__name__}")
-
-
-def pairs(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Apply an elementwise function of vectors to all pairs: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
-    return combine(x.unsqueeze(-2), y.unsqueeze(-3))

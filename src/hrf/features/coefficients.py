@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from hrf import theory
 from hrf.features.arguments import check_positive, check_tensor, shapes_with_heads
-from hrf.features.base import FeatureMap, Features, Linearised, Side, full_precision, pairs
+from hrf.features.base import FeatureMap, Features, Linearised, Side, full_precision
 from hrf.features.gaussian import GaussianKernel
 from hrf.fitting import assign
 from hrf.projections import Projections
@@ -33,18 +33,24 @@ class Coefficient(Linearised):
         """λ̂ for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self._estimate(*self._checked_pair(x, y))
 
+    @full_precision
     def exact(self, x: Tensor, y: Tensor) -> Tensor:
         """λ for every pair, in float64: ``(..., L, S)``."""
-        return self.moments(x, y).mean
+        x, y = self._checked_pair(x, y)
+        return self._mean(x.double(), y.double()).value()
 
     @full_precision
     def moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        """First and second moments of λ̂ over draws, in closed form and float64, for every pair."""
+        """First and second moments of λ̂ over draws for every pair, in closed form: numbers that may overflow."""
         x, y = self._checked_pair(x, y)
         return self._moments(x.double(), y.double())
 
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
         return self.constant + self._pairwise(x, y).unscaled()
+
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        """λ, whatever the projections are."""
+        raise NotImplementedError(f"no closed form is known for the mean of {type(self).__name__}")
 
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
         raise NotImplementedError(f"no closed form is known for the moments of {type(self).__name__}")
@@ -96,6 +102,9 @@ class Angular(Coefficient):
         n = self.n_projections
         return (n - self.signs(x) @ self.signs(y).mT) / (2 * n)
 
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        return theory.angular_moments(theory.pairwise_angle(x, y), self.n_projections).mean
+
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
         kind = self.projection.kind
         if kind not in ("iid", "orthogonal"):
@@ -103,14 +112,9 @@ class Angular(Coefficient):
                 f"no closed form is known for the moments of Angular with {kind!r} projections; "
                 "it is for 'iid' and 'orthogonal'"
             )
-        theta = pairs(theory.angle, x, y)
-        moments = theory.angular_moments(theta, self.n_projections)
-        if kind == "iid":
-            return moments
-        coupled = theory.angular_moments(theta, self.n_projections, dim=self.dim)
-        # The bits of a zero vector are all +1: what the other vector's bits are is not coupled by direction.
-        zero = ~pairs(lambda u, v: u.any(-1) & v.any(-1), x, y)
-        return theory.Moments(*(torch.where(zero, a, b) for a, b in zip(moments, coupled, strict=True)))
+        dim = self.dim if kind == "orthogonal" else None
+        zero = ~(x.any(-1).unsqueeze(-1) & y.any(-1).unsqueeze(-2))
+        return theory.angular_moments(theory.pairwise_angle(x, y), self.n_projections, dim=dim, zero=zero)
 
     def flops(self) -> int:
         """Projections and signs."""
@@ -161,10 +165,14 @@ class FromFeatureMap(Coefficient):
         kernel = self.feature_map._pairwise(self._inputs(x, "query"), self._inputs(y, "key"))
         return self.constant + self.weight * kernel.unscaled()
 
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        log_kernel = self.feature_map.log_kernel(self._inputs(x, "query"), self._inputs(y, "key"))
+        constant = theory.Scaled.plain(torch.full_like(log_kernel, self.constant))
+        return theory.scaled_sum(constant, theory.Scaled.exp(log_kernel).times(self.weight))
+
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        x, y = self._inputs(x, "query"), self._inputs(y, "key")
-        mean = self.constant + self.weight * self.feature_map.log_kernel(x, y).exp()
-        return theory.Moments.from_variance(mean, self.weight**2 * self.feature_map.mse(x, y))
+        log_mse = self.feature_map.log_mse(self._inputs(x, "query"), self._inputs(y, "key"))
+        return theory.Moments(self._mean(x, y), theory.Scaled.exp(log_mse).times(self.weight**2))
 
     def flops(self) -> int:
         """Those of the map."""
@@ -285,9 +293,12 @@ class Indicator(Coefficient):
         nearest = assign(x, centers.to(x.dtype)).unsqueeze(-1)
         return Features((nearest == index).to(x.dtype), torch.zeros_like(x[..., :1]))
 
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        return theory.Scaled.plain(self._pairwise(x, y).values)
+
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        mean = self._pairwise(x, y).values
-        return theory.Moments.from_variance(mean, torch.zeros_like(mean))
+        mean = self._mean(x, y)
+        return theory.Moments(mean, mean.times(0))
 
     def flops(self) -> int:
         """Distances to the centres."""

@@ -32,6 +32,7 @@ from hrf.features.base import (
     out_of_range,
 )
 from hrf.features.matrices import matrix_pair
+from hrf.features.products import ComplexSum, PairSum
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
 
@@ -279,15 +280,15 @@ class Exponential(FeatureMap):
         centre = x if own is None else x - own.to(x.dtype) / 2
         return (centre * other).sum(-1, keepdim=True)
 
-    def relative_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """z = A(x − a) + A⁻ᵀ(y − b) of all pairs, in parts ``(..., L, S, d)``: all moments depend on it."""
-        parts = []
+    def relative_sum(self, x: Tensor, y: Tensor) -> ComplexSum:
+        """z = A(x − a) + A⁻ᵀ(y − b) of all pairs: all moments depend on it."""
         queries, keys = self._prepare(x, "query")[:2], self._prepare(y, "key")[:2]
-        for q, k, sign in zip(queries, keys, (1, -1), strict=True):  # the key side is conjugate
-            absent = q is None or k is None
-            parts.append(x.new_zeros(()) if absent else q.unsqueeze(-2) + sign * k.unsqueeze(-3))  # type: ignore[union-attr]
-        real, imag = torch.broadcast_tensors(*parts)
-        return real, imag
+        signs = (1, -1)  # the key side is conjugate
+        real, imag = (
+            None if q is None or k is None else PairSum(q, sign * k)
+            for q, k, sign in zip(queries, keys, signs, strict=True)
+        )
+        return ComplexSum(real, imag)
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return relative_covariance(self, self, x, y).log() + 2 * kernels.log_softmax_kernel(x, y)
@@ -345,12 +346,17 @@ def relative_covariance(first: Exponential, second: Exponential, x: Tensor, y: T
             f"no closed form is known for the MSE of {type(first).__name__} with {kind!r} projections; "
             "it is for 'iid' and 'orthogonal'"
         )
-    return theory.covariance_of_sums(
-        first.relative_sum(x, y),
-        second.relative_sum(x, y),
+    z = first.relative_sum(x, y)
+    other = z if second is first else second.relative_sum(x, y)
+    products, own = z.products(other), None
+    if kind == "orthogonal":
+        own = (products, products) if other is z else (z.products(z), other.products(other))
+    return theory.covariance_of_products(
+        products,
         first.n_projections,
+        first.dim,
         antithetic=first.antithetic or second.antithetic,
-        orthogonal=kind == "orthogonal",
+        own=own,
     )
 
 

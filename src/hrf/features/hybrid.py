@@ -159,8 +159,7 @@ class Hybrid(FeatureMap):
         log_kernel = self.log_kernel(x, y)
         covariances: list[list[theory.Scaled | None]] = [[None] * len(bases) for _ in bases]
         for k, base in enumerate(bases):
-            log_mse = base._log_mse(x, y) - 2 * log_kernel
-            covariances[k][k] = theory.Scaled(torch.ones_like(log_mse), log_mse)
+            covariances[k][k] = theory.Scaled.exp(base._log_mse(x, y) - 2 * log_kernel)
             for other in range(k):
                 covariances[k][other] = covariances[other][k] = _covariance(bases[other], base, x, y)
         moments = [c._moments(x, y) for c in coefficients]

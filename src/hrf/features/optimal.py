@@ -75,11 +75,13 @@ class _Tilted(FeatureMap):
                 f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
                 "it is for 'iid'"
             )
+        a = self.curvature.double()
+        stretch = self.basis.double() / (1 - 8 * a).sqrt()  # columns: stretchᵀz has the square Σ ζ²/(1 − 8a)
         relative = theory.optimal_log_relative_mse(
-            x.unsqueeze(-2) + y.unsqueeze(-3),
+            kernels.squared_distance(x @ stretch, -y @ stretch),
+            kernels.squared_distance(x, -y),
             self.n_projections,
-            self.curvature.double().unsqueeze(-2),
-            self.basis.double().unsqueeze(-3).unsqueeze(-3),
+            a.unsqueeze(-2),
             orthogonal=kind == "orthogonal",
         )
         return relative + 2 * kernels.log_softmax_kernel(x, y)
@@ -143,5 +145,5 @@ class DenseExponential(_Tilted):
 
 
 def optimal_curvature(square: Tensor) -> Tensor:
-    """The a ≤ 0 that minimises the log of the mean second moment in a direction with E z² = ``square``."""
+    """The a ≤ 0 that minimises the mean of the log second moment in a direction with E z² = ``square``."""
     return (1 - 2 * square - ((2 * square + 1).square() + 8 * square).sqrt()) / 16
