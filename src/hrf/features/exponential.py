@@ -205,10 +205,8 @@ class Exponential(FeatureMap):
         assert log_weight is not None
         if real is None or not self._by_hand or not self._is_small(square):
             return self._without_scale(log_weight, *self._exponents(rows, out))
-        logs = self._project(real, None, out)
-        torch.sub(logs.new_tensor(-_SMALL / 2), logs, out=out[..., self.n_projections :])
-        logs.sub_(_SMALL / 2)
-        return Features(out.exp_(), log_weight + _SMALL / 2)
+        _extend(self._project(real, None, out), torch.neg, out)
+        return Features(out.sub_(_SMALL / 2).exp_(), log_weight + _SMALL / 2)
 
     @property
     def _by_hand(self) -> bool:
@@ -238,8 +236,10 @@ class Exponential(FeatureMap):
             or not square.numel()
         ):
             return False
-        largest = half_square(self.projection.omega).amax() * square.amax()
-        return 2 * math.sqrt(float(largest)) < _SMALL
+        largest = float(square.amax()) ** 0.5 * float(
+            torch.linalg.vector_norm(self.projection.omega, dim=-1).amax()
+        )
+        return math.sqrt(2) * largest < _SMALL
 
     def _without_scale(self, log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
         """exp(logs) cos(phases) at the scale of the largest of each row."""
