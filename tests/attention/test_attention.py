@@ -87,7 +87,10 @@ def test_a_later_key_changes_nothing(name):
         for t in changed:
             t[..., position:, :] *= 30
         after = hrf.attention(q, *changed, phi, is_causal=True)
-        assert torch.equal(after[..., :position, :], before[..., :position, :])
+        # Exponents may be shifted otherwise: rounding is all that differs.
+        torch.testing.assert_close(
+            after[..., :position, :], before[..., :position, :], rtol=1e-12, atol=1e-13
+        )
         assert not torch.equal(after[..., position:, :], before[..., position:, :])
 
 

@@ -72,4 +72,6 @@ def test_the_result_has_the_dtype_of_the_query():
         out = hrf.attention(Q.to(dtype), K.to(dtype), V.to(dtype), phi)
         assert out.dtype == dtype
         exact = hrf.attention(*(t.to(dtype).double() for t in (Q, K, V)), phi)
-        assert (out - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max().clamp(min=1)
+        # Exponents up to 75 carry 75 roundings into a feature, and two features make a weight.
+        inner = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+        assert (out - exact).abs().max() <= (torch.finfo(dtype).eps + 150 * inner) * exact.abs().max()

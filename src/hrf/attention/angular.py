@@ -233,7 +233,7 @@ class _Product:
             real, imag = (
                 p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
             )
-            phi.append(base._evaluate([real, imag, logs[:, k : k + 1], None, None, p], *places))
+            phi.append(base._evaluate([real, imag, logs[:, k : k + 1], None, p, None], *places))
             start += base.feature_dim
         joint = self.places[0][: len(rows)] if self.places else torch.cat(phi, -1)
         return joint.unflatten(0, members.shape)

@@ -23,7 +23,7 @@ __all__ = ["LOWEST", "Blocks", "Outputs", "Place", "Pullback"]
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
 
-_FLOATS = 1 << 19  # features in a block
+_FLOATS = 1 << 20  # features in a block
 _LEAST = 64  # rows in a block: fewer starve the matrix products
 
 
@@ -64,6 +64,11 @@ class Blocks:
         """Those of some inputs."""
         return cls(feature_map, rule, inputs.ignore, inputs.root, inputs.dtype)
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether the map knows its own gradients; those of parameters are left to autograd."""
+        return self.feature_map._by_hand and not any(p.requires_grad for p in self.feature_map.parameters())
+
     def slices(self, u: Tensor) -> Iterator[slice]:
         """Blocks of the rows of ``u (B, H, L, d)``."""
         floats = max(1, u.shape[0] * u.shape[1] * self.feature_map.feature_dim)
@@ -83,13 +88,16 @@ class Blocks:
         out = place.of(*x.shape[:-1], self.feature_map.feature_dim, like=x)
         return self._flat(self.feature_map._scaled_into(x, side, out), rows, side)
 
-    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Features, Pullback]:
+    def traced(self, u: Tensor, rows: slice, side: Side, place: Place) -> tuple[Features, Pullback]:
         """Features of rows of query or key, and the way back for gradients."""
+        x = self.vectors(u, rows, side)
+        if self.by_hand:
+            features = self.features(x, rows, side, place)
+            return features, Pullback(self, x, features, side)
         with torch.enable_grad():
-            x = self.vectors(u.detach(), rows, side).requires_grad_()
-            features = self.feature_map._scaled(x, side)
+            features = self.feature_map._scaled(x.requires_grad_(), side)
         detached = Features(features.values.detach(), features.log_scale.detach())
-        return self._flat(detached, rows, side), Pullback(self, x, features)
+        return self._flat(detached, rows, side), Pullback(self, x, features, side)
 
     def values(self, value: Tensor, rows: slice, log_weight: Tensor | None = None) -> Tensor:
         """Values with a column of ones, whose sums are the denominators, all times exp(log_weight) a row.
@@ -120,12 +128,14 @@ class Outputs(NamedTuple):
 
     Attributes:
         values: ``(N, L, d_v)``.
-        used: what was divided by, ``(N, L, 1)``.
+        used: what was divided by, ``(N, L, 1)``, at the scale of the sums.
+        log_scale: that scale, ``(N, L, 1)``.
         low: which denominators were too small, ``(N, L, 1)``.
     """
 
     values: Tensor
     used: Tensor
+    log_scale: Tensor
     low: Tensor
 
     @classmethod
@@ -133,7 +143,8 @@ class Outputs(NamedTuple):
         """Memory for sums of the kind and width of ``(N, ·, d_v + 1)``."""
         n, _, width = sums.shape
         used = sums.new_empty(n, length, 1)
-        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used, dtype=torch.bool))
+        low = torch.empty_like(used, dtype=torch.bool)
+        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used), low)
 
     def fill(self, blocks: Blocks, rows: slice, x: Tensor, sums: Features, moments: Tensor) -> None:
         """Divide the sums of some rows, ``(N, rows, d_v + 1)``."""
@@ -143,15 +154,17 @@ class Outputs(NamedTuple):
         used, low = blocks.rule.settle(
             denominators, sums.log_scale, None if bound is None else bound.flatten(0, 1)
         )
-        self.used[:, rows], self.low[:, rows] = used, low
+        self.used[:, rows], self.log_scale[:, rows], self.low[:, rows] = used, sums.log_scale, low
         torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
 
-    def pull(self, grad: Tensor, rows: slice, rule: Denominator) -> tuple[Tensor, Tensor]:
-        """Gradients of the sums of some rows, and of their log scale: ``(N, rows, d_v + 1)``, ``(N, rows, 1)``.
+    def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> tuple[Tensor, Tensor]:
+        """Gradients of the sums of some rows at ``log_scale``, and of their log scale.
 
-        Numerator and denominator share their scale, so it matters only where the floor took the place of the latter.
+        ``(N, rows, d_v + 1)`` and ``(N, rows, 1)``. Numerator and denominator share their scale, so it matters
+        only where the floor took the place of the latter.
         """
-        values, used, low = (tensor[:, rows] for tensor in self)
+        values, used, before, low = (tensor[:, rows] for tensor in self)
+        used = used * (before - log_scale).exp()
         if rule.rule == "none":
             low = torch.zeros_like(low)
         inner = (grad * values).sum(-1, keepdim=True)
@@ -164,20 +177,25 @@ class Outputs(NamedTuple):
 class Pullback:
     """Gradients of a block's features, passed on to its vectors and to the map's parameters."""
 
-    def __init__(self, blocks: Blocks, x: Tensor, features: Features) -> None:
-        self._blocks, self._x, self._features = blocks, x, features
+    def __init__(self, blocks: Blocks, x: Tensor, features: Features, side: Side) -> None:
+        self._blocks, self._x, self._features, self._side = blocks, x, features, side
 
     def __call__(self, grad: Features, parameters: dict[Tensor, Tensor]) -> Tensor:
-        """The gradient of the unscaled rows, ``(B, H, rows, d)``; those of parameters are added to theirs."""
-        pairs = [
-            (out, g.view(out.shape)) for out, g in zip(self._features, grad, strict=True) if out.requires_grad
-        ]
+        """The gradient of the unscaled rows, ``(B, H, rows, d)``; those of parameters are added to theirs.
+
+        ``grad`` may be overwritten.
+        """
+        x, feature_map = self._x, self._blocks.feature_map
+        grad = Features(*(g.view(*x.shape[:-1], g.shape[-1]) for g in grad))
+        if self._blocks.by_hand:
+            values = self._features.values.view_as(grad.values)
+            return feature_map._pullback(x, self._side, values, grad).mul_(self._blocks.root)
+        pairs = [(out, g) for out, g in zip(self._features, grad, strict=True) if out.requires_grad]
         if not pairs:
-            return torch.zeros_like(self._x)
+            return torch.zeros_like(x)
         outputs, grads = zip(*pairs, strict=True)
-        wanted = [self._x, *parameters]
-        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
+        found = torch.autograd.grad(outputs, [x, *parameters], grads, allow_unused=True)
         for parameter, g in zip(parameters, found[1:], strict=True):
             if g is not None:
                 parameters[parameter] += g
-        return torch.zeros_like(self._x) if found[0] is None else found[0] * self._blocks.root
+        return torch.zeros_like(x) if found[0] is None else found[0] * self._blocks.root

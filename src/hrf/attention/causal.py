@@ -155,22 +155,22 @@ class _Attend(torch.autograd.Function):
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from
-        carry, place = Carry(state, scale), Place()
+        carry, places = Carry(state, scale), (Place(), Place())
         for chunk in _chunks(query, key):
             before[chunk.keys.start] = carry.scale
-            phi, pull = blocks.traced(query, chunk.rows, "query")
-            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", place)
+            phi, pull = blocks.traced(query, chunk.rows, "query", places[0])
+            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
             v, top = blocks.values(value, chunk.keys), chunk.tops(tops)
-            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, blocks.rule)
+            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
             grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
             grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
             carry = carry.plus(psi, v, top[:, -1:])
         for chunk in reversed(list(_chunks(query, key))):
-            phi = blocks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query", place)
-            psi, pull = blocks.traced(key, chunk.keys, "key")
+            phi = blocks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query", places[0])
+            psi, pull = blocks.traced(key, chunk.keys, "key", places[1])
             v, top, start = blocks.values(value, chunk.keys), chunk.tops(tops), before[chunk.keys.start]
-            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, blocks.rule)
+            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             weights = chunk.weights(psi.log_scale, top)
             scores = (phi.values @ psi.values.mT).mul_(weights)
             share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk

@@ -58,17 +58,17 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
         query, key, value, state, scale, *outputs = ctx.saved_tensors
-        divided, grad = Outputs(*outputs), grad.flatten(0, 1)
+        divided, grad, place = Outputs(*outputs), grad.flatten(0, 1), Place()
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         grad_state = torch.zeros_like(state.mT, memory_format=torch.contiguous_format)
         for rows in blocks.slices(query):
-            phi, pull = blocks.traced(query, rows, "query")
-            g, along = divided.pull(grad[:, rows], rows, blocks.rule)
+            phi, pull = blocks.traced(query, rows, "query", place)
+            g, along = divided.pull(grad[:, rows], rows, phi.log_scale + scale, blocks.rule)
             grad_query[:, :, rows] = pull(Features(g @ state.mT, along), learned)
             grad_state.baddbmm_(g.mT, phi.values)
         for rows in blocks.slices(key):
-            psi, pull = blocks.traced(key, rows, "key")
+            psi, pull = blocks.traced(key, rows, "key", place)
             log_weight = psi.log_scale - scale
             v = blocks.values(value, rows, log_weight)
             grad_v = psi.values @ grad_state.mT

@@ -138,6 +138,15 @@ class Linearised(nn.Module):
         """As `_scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
         return self._scaled(x, side)
 
+    @property
+    def _by_hand(self) -> bool:
+        """Whether `_pullback` is defined: for maps where it is much faster than autograd."""
+        return False
+
+    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        """The gradient of x from those of what `_scaled_into` returned; it may write to ``grad``."""
+        raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")
+
     def _prepare(self, x: Tensor, side: Side) -> Rows:
         """What the features are made of, row by row."""
         return [x]
@@ -238,14 +247,14 @@ def is_traced() -> bool:
     )
 
 
-def _can_look(x: Tensor) -> bool:
+def can_look(x: Tensor) -> bool:
     """Whether a check of values is free: on an accelerator it would wait for the device."""
     return x.device.type == "cpu" and not is_traced()
 
 
 def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
     """Refuse ``x`` if some of ``sums``, which its values enter, are not finite."""
-    if not _can_look(sums):
+    if not can_look(sums):
         return
     total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
     if not total.isfinite():
@@ -258,7 +267,7 @@ def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
 
 def out_of_range(low: Tensor, high: Tensor) -> bool:
     """Whether exp(low) or exp(high) is more than the dtype can hold; never if nobody can look."""
-    if not _can_look(high) or not high.numel():
+    if not can_look(high) or not high.numel():
         return False
     limits = torch.finfo(high.dtype)
     return bool(low.detach().min() < math.log(limits.tiny) or high.detach().max() > math.log(limits.max))

@@ -26,17 +26,23 @@ from hrf.features.base import (
     Features,
     Rows,
     Side,
+    can_look,
     check_finite,
     check_range,
     half_square,
     out_of_range,
 )
-from hrf.features.matrices import matrix_pair
+from hrf.features.matrices import ComplexMatrix, matrix_pair
 from hrf.features.products import ComplexSum, PairSum
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
 
 __all__ = ["Exponential", "Positive", "Trigonometric"]
+
+
+# Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
+# products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
+_SMALL = 50.0
 
 
 class Shared(NamedTuple):
@@ -165,13 +171,12 @@ class Exponential(FeatureMap):
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
     def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
-        """Re u, Im u, of every row the log of its weight, its phase and ‖Re u‖²/2, and ωᵀu if it is known.
+        """Re u, Im u, of every row the log of its weight, its phase, ωᵀu if it is known, and ‖Re u‖²/2.
 
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
         """
-        shift = self.query_shift if side == "query" else self.key_shift
-        matrix = self.query_matrix if side == "query" else self.key_matrix
+        shift, _, matrix = self._parts(side)
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
         log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
         square = None
@@ -182,7 +187,7 @@ class Exponential(FeatureMap):
             log_weight = log_weight + (shared.half_square if shared else half_square(imag))
         check_finite(log_weight, x, "x" if side == "query" else "y")
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
-        return [real, imag, log_weight, phase, square, shared.projected if shared else None]
+        return [real, imag, log_weight, phase, shared.projected if shared else None, square]
 
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
@@ -192,14 +197,13 @@ class Exponential(FeatureMap):
 
     def _check_range(self, rows: Rows) -> None:
         """Refuse features that the dtype cannot hold."""
-        _, _, log_weight, _, square, _ = rows
+        _, _, log_weight, _, _, square = rows
         assert log_weight is not None
         if square is None:
             check_range(log_weight)
             return
         # Cauchy–Schwarz tells nearly always that all is well, without a look at every feature.
-        longest = self.projection.omega.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
-        spread = (2 * square).sqrt() * longest.to(square.dtype)
+        spread = self._spread(square)
         if out_of_range(log_weight if self.antithetic else log_weight - spread, log_weight + spread):
             logs, _ = self._exponents(rows)
             assert logs is not None
@@ -218,16 +222,53 @@ class Exponential(FeatureMap):
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
-    def _scaled(
-        self, x: Tensor, side: Side, shared: Shared | None = None, out: Tensor | None = None
-    ) -> Features:
+    def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
         rows = self._prepare(x, side, shared)
-        real, imag, log_weight, _, _, projected = rows
+        log_weight = rows[2]
         assert log_weight is not None
-        if real is not None and imag is None and self.antithetic:
-            values, largest = _both_signs(self._project(real, projected, None), out)
-            return Features(values, log_weight + largest)
-        logs, phases = self._exponents(rows, out)
+        return self._without_scale(log_weight, *self._exponents(rows))
+
+    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        rows = self._prepare(x, side)
+        real, _, log_weight, _, _, square = rows
+        assert log_weight is not None
+        if real is None or not self._by_hand or not self._is_small(square):
+            return self._without_scale(log_weight, *self._exponents(rows, out))
+        _extend(self._project(real, None, out), torch.neg, out)
+        return Features(out.sub_(_SMALL / 2).exp_(), log_weight + _SMALL / 2)
+
+    @property
+    def _by_hand(self) -> bool:
+        return self.antithetic and not self.query_matrix.has_imag  # features exp(±ωᵀu), nothing else
+
+    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        own, other, matrix = self._parts(side)
+        u, _ = matrix(x if own is None else x - own.to(x.dtype))
+        assert u is not None
+        plus, minus = grad.values.mul_(values).split(self.n_projections, -1)
+        along = grad.log_scale
+        back = matrix.transposed((plus - minus) @ self.projection.omega.to(x.dtype) - along * u)
+        return back if other is None else back + along * other.to(x.dtype)
+
+    def _parts(self, side: Side) -> tuple[Tensor | None, Tensor | None, ComplexMatrix]:
+        """The shift of a side, that of the other, and the matrix of the side."""
+        if side == "query":
+            return self.query_shift, self.key_shift, self.query_matrix
+        return self.key_shift, self.query_shift, self.key_matrix
+
+    def _spread(self, square: Tensor) -> Tensor:
+        """A bound of |Re ωᵀu| by Cauchy and Schwarz, from ‖Re u‖²/2: ``(..., L, 1)``."""
+        longest = torch.linalg.vector_norm(self.projection.omega, dim=-1, keepdim=True).amax(-2, keepdim=True)
+        return (2 * square).sqrt() * longest.to(square.dtype)
+
+    def _is_small(self, square: Tensor | None) -> bool:
+        """Whether |Re ωᵀu| < `_SMALL`, where that is cheap to know."""
+        if square is None or not square.numel() or not can_look(square):
+            return False
+        return bool(self._spread(square.amax()).max() < _SMALL)
+
+    def _without_scale(self, log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
+        """exp(logs) cos(phases) at the scale of the largest of each row."""
         if logs is None:
             assert phases is not None
             return Features(phases.cos_(), log_weight)
@@ -235,15 +276,12 @@ class Exponential(FeatureMap):
         values = logs.sub_(largest).exp_()
         return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
 
-    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
-        return self._scaled(x, side, out=out)
-
     def _exponents(self, rows: Rows, place: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """Re ωᵀu and Im ωᵀu + phase for every feature, fresh tensors ``(..., L, feature_dim)`` or ``None``.
 
         They are in ``place`` if that is given and there is only one of them.
         """
-        real, imag, _, phase, _, projected = rows
+        real, imag, _, phase, projected, _ = rows
         place = None if phase is not None else place  # two factors need two places
         logs = phases = None
         if real is not None:
@@ -271,9 +309,7 @@ class Exponential(FeatureMap):
 
     def _shift_weight(self, x: Tensor, side: Side) -> Tensor:
         """Factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
-        own, other = (
-            (self.query_shift, self.key_shift) if side == "query" else (self.key_shift, self.query_shift)
-        )
+        own, other, _ = self._parts(side)
         if other is None:
             return x.new_zeros(())
         other = other.to(x.dtype)
@@ -312,17 +348,6 @@ class Exponential(FeatureMap):
             "projection": self.projection,
             "heads": self.heads,
         }
-
-
-def _both_signs(logs: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """exp(±logs − c), in ``out`` if that is given, and c = max |logs| a row."""
-    known = logs.detach()
-    largest = torch.maximum(known.amax(-1, keepdim=True), -known.amin(-1, keepdim=True))
-    if out is None:
-        return torch.cat([logs - largest, -largest - logs], -1).exp_(), largest
-    torch.sub(logs, largest, out=out[..., : logs.shape[-1]])
-    torch.sub(-largest, logs, out=out[..., logs.shape[-1] :])
-    return out.exp_(), largest
 
 
 def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:

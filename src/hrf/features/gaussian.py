@@ -50,6 +50,13 @@ class GaussianKernel(FeatureMap):
         values, log_scale = self.feature_map._scaled_into(x, side, out)
         return Features(values, log_scale - half_square(x))
 
+    @property
+    def _by_hand(self) -> bool:
+        return self.feature_map._by_hand
+
+    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        return self.feature_map._pullback(x, side, values, grad) - grad.log_scale * x
+
     def _pairwise(self, x: Tensor, y: Tensor) -> Features:
         values, log_scale = self.feature_map._pairwise(x, y)
         return Features(values, log_scale - half_square(x) - half_square(y).mT)

@@ -52,6 +52,13 @@ class ComplexMatrix(nn.Module):
         part = part.to(x.dtype)
         return x * part if self.diagonal else x @ part.mT
 
+    def transposed(self, u: Tensor) -> Tensor:
+        """Aᵀu of a real A: ``(..., L, d) -> (..., L, d)``."""
+        if self.real is None:
+            return u
+        part = self.real.to(u.dtype)
+        return u * part if self.diagonal else u @ part
+
     def matrix(self) -> Tensor | None:
         """A as it was given, real where it is; ``None`` for the identity."""
         if self.is_unit:
