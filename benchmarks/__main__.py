@@ -19,13 +19,13 @@ try:
     from rich.console import Console
     from rich.progress import Progress
 
-    from benchmarks import maps, report, runner
+    from benchmarks import attention, growth, maps, report, runner
     from benchmarks.cases import Case
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks need {error.name}: {INSTALL}")
 
-GROUPS = (maps,)  # a later group adds its module: GROUP, SETTINGS and CASES
-CASES = tuple(case for module in GROUPS for case in module.CASES)
+MODULES = (maps, attention)  # a later one adds its CASES, and SETTINGS by group
+CASES = tuple(case for module in MODULES for case in module.CASES)
 THREADS = 2
 
 
@@ -38,6 +38,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "  python -m benchmarks                          everything; results/bench.json\n"
         "  python -m benchmarks --only positive          some cases, with what they are compared with\n"
         "  python -m benchmarks --only 'maps/*hybrid'    the same by group and name\n"
+        "  python -m benchmarks --only 'attention'       attention of 512 to 16,384 tokens\n"
         "  python -m benchmarks --rounds 51 --out /tmp   longer, for a busy machine",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -78,19 +79,30 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
     for case in cases:
         if not case.available():
             console.print(f"Skipped {case.name}: {case.requires} is not installed; {INSTALL}", markup=False)
-    settings = {module.GROUP: module.SETTINGS for module in GROUPS}
-    groups = {}
-    for group, members in groupby(filter(Case.available, cases), key=attrgetter("group")):
+    settings = {group: chosen for module in MODULES for group, chosen in module.SETTINGS.items()}
+    groups, all_timings = {}, []
+    for group, together in groupby(filter(Case.available, cases), key=attrgetter("group")):
+        members = list(together)
         # Drawn between calls only: a thread that redraws would take time from the cases.
         with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
-            timings = runner.measure(list(members), rounds, partial(progress.track, description=group))
+            timings = runner.measure(members, rounds, partial(progress.track, description=group))
+        all_timings += timings
         ratios = runner.ratios(timings)
         report.show(console, group, timings, ratios)
         groups[group] = {"settings": settings[group], **report.as_dict(timings, ratios)}
     out.mkdir(parents=True, exist_ok=True)
+    growths = growth.growths(all_timings)
+    if growths:
+        growth.show(console, growths)
+        growth.draw(growths, out / "attention.png")
     path = out / "bench.json"
     run_settings = {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP}
-    result = {"settings": run_settings, "environment": environment, "groups": groups}
+    result = {
+        "settings": run_settings,
+        "environment": environment,
+        "groups": groups,
+        "growth": [growth.as_dict(g) for g in growths],
+    }
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(f"Written to {path}", highlight=False)
 

@@ -58,6 +58,8 @@ class Case:
         flops: operations of the matrix products in one call, for the share of the peak.
         rows: vectors that one call maps; 0 where that says nothing.
         against: the comparisons to print.
+        size: the length of the sequence, where cases of the same name differ in it from group to group.
+        rounds: the largest number of rounds for its group; ``None`` leaves it to the command line.
         requires: a module that only this case needs; without it the case is skipped.
     """
 
@@ -67,6 +69,8 @@ class Case:
     flops: float
     rows: int = 0
     against: tuple[Against, ...] = ()
+    size: int = 0
+    rounds: int | None = None
     requires: str | None = None
 
     def available(self) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 import hrf
 from benchmarks.cases import Case, costs, faster_than
 
-__all__ = ["CASES", "GROUP", "SETTINGS"]
+__all__ = ["CASES", "SETTINGS"]
 
 GROUP = "maps"
 HEADS, LENGTH, DIM = 8, 8192, 64
@@ -28,14 +28,16 @@ WIDTH = 2 * M
 HYBRID_M, HYBRID_BITS = 16, 8
 HYBRID_WIDTH = 4 * HYBRID_M * (HYBRID_BITS + 1)
 SETTINGS = {
-    "vectors": ROWS,
-    "heads": HEADS,
-    "dim": DIM,
-    "n_projections": M,
-    "width": WIDTH,
-    "hybrid_n_projections": HYBRID_M,
-    "hybrid_n_coefficient_projections": HYBRID_BITS,
-    "hybrid_width": HYBRID_WIDTH,
+    GROUP: {
+        "vectors": ROWS,
+        "heads": HEADS,
+        "dim": DIM,
+        "n_projections": M,
+        "width": WIDTH,
+        "hybrid_n_projections": HYBRID_M,
+        "hybrid_n_coefficient_projections": HYBRID_BITS,
+        "hybrid_width": HYBRID_WIDTH,
+    }
 }
 
 BARE = f"bare x @ Wᵀ, width {WIDTH}"

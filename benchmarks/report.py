@@ -17,7 +17,7 @@ from rich.table import Table
 import hrf
 from benchmarks.runner import Ratio, Timing, quartiles
 
-__all__ = ["as_dict", "environment", "show"]
+__all__ = ["as_dict", "environment", "show", "table"]
 
 
 def environment() -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _cpu() -> str:
 def show(console: Console, group: str, timings: Sequence[Timing], ratios: Sequence[Ratio]) -> None:
     """Print the times and the ratios of a group."""
     peak = timings[0].flops_per_second
-    times = _table(
+    times = table(
         f"{group}: times", "case", "output", "median ms", "quartiles", "M vectors/s", "GFLOP/s", "of peak"
     )
     for t in timings:
@@ -74,13 +74,15 @@ def show(console: Console, group: str, timings: Sequence[Timing], ratios: Sequen
     console.print("GFLOP/s and the share of the peak count the matrix products alone.\n", style="dim")
     if not ratios:
         return
-    table = _table(f"{group}: ratios, round by round", "case", "ratio", "to", "quartiles", "target", "met")
-    table.columns[2].justify = "left"
+    comparisons = table(
+        f"{group}: ratios, round by round", "case", "ratio", "to", "quartiles", "target", "met"
+    )
+    comparisons.columns[2].justify = "left"
     for r in ratios:
         low, high = quartiles(r.rounds)
         faster = r.against.measure == "speed-up"
         target = "" if r.against.target is None else f"{'≥' if faster else '≤'} {r.against.target:g}×"
-        table.add_row(
+        comparisons.add_row(
             r.case.name,
             f"{r.median:.2f}×",
             f"{'as fast as' if faster else 'the time of'} {r.against.baseline}",
@@ -88,14 +90,15 @@ def show(console: Console, group: str, timings: Sequence[Timing], ratios: Sequen
             target,
             {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[r.met],
         )
-    console.print(table)
+    console.print(comparisons)
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+def table(title: str, *headings: str) -> Table:
+    """An empty table: names to the left, numbers to the right."""
+    empty = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left")
-    return table
+        empty.add_column(heading, justify="right" if i else "left")
+    return empty
 
 
 def as_dict(timings: Sequence[Timing], ratios: Sequence[Ratio]) -> dict[str, Any]:

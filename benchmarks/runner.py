@@ -95,9 +95,10 @@ def measure(
 
     Args:
         cases: the cases.
-        rounds: how often each is timed, after a warm-up.
+        rounds: how often each is timed, after a warm-up, or less often if a case says so.
         track: wraps the list of calls, to show how far it is.
     """
+    rounds = min([rounds, *(case.rounds for case in cases if case.rounds)])
     cases = [PEAK, *cases]
     shuffled, numbers = random.Random(0).sample, range(len(cases))
     # A new order every round: no case always follows the same other.

@@ -88,6 +88,18 @@ def test_lengths_are_chi(kind):
 
 
 @pytest.mark.stat
+def test_padded_hadamard_rows_have_unit_second_moments():
+    """Rows of 8 entries are cut to 5: their lengths are those of 8 entries before the cut."""
+    draws, dim = 20_000, 5
+    omega = draw("hadamard", 8, dim, heads=draws, generator=seeded(3), dtype=torch.float64)
+    products = omega.unsqueeze(-1) * omega.unsqueeze(-2)  # ωωᵀ: (draws, 8, d, d)
+    error = (products.mean(0) - torch.eye(dim, dtype=torch.float64)).abs()
+    assert (error <= 5 * products.std(0) / math.sqrt(draws)).all()
+    squares = omega.square().sum(-1)
+    assert ((squares.mean(0) - dim).abs() <= 5 * squares.std(0) / math.sqrt(draws)).all()
+
+
+@pytest.mark.stat
 def test_haar_blocks_need_the_sign_fix():
     """Raw QR gives 1.81 where e is true (d = 4): the mean tells the two apart at once."""
     x = torch.full((1, 1, 4), 0.5, dtype=torch.float64)

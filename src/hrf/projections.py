@@ -11,8 +11,8 @@ kind            rows
 ``sobol``       a scrambled Sobol sequence through the normal quantile
 ==============  ===========================================================================
 
-Rows of every kind but ``hadamard`` are exactly Gaussian, so estimators built on them are
-unbiased; the corners of a signed hypercube only approach a Gaussian as d grows.
+Rows of every kind but ``hadamard`` are exactly Gaussian (``sobol`` on a grid of 2⁻³⁰), so estimators
+built on them are unbiased; the corners of a signed hypercube only approach a Gaussian as d grows.
 
 References:
     Yu et al., Orthogonal Random Features, NeurIPS 2016 (orthogonal, hadamard).
@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -131,23 +132,20 @@ def draw(
     """
     if kind not in _SAMPLERS:
         raise ValueError(f"projection is {kind!r}; expected one of {', '.join(KINDS)}")
-    for name, value in (
-        ("n_projections", n_projections),
-        ("dim", dim),
-        ("heads", 1 if heads is None else heads),
-    ):
-        check_count(name, value)
-    omega = _SAMPLERS[kind](1 if heads is None else heads, n_projections, dim, generator)
+    n_heads = 1 if heads is None else check_count("heads", heads)
+    n_projections, dim = check_count("n_projections", n_projections), check_count("dim", dim)
+    omega = _SAMPLERS[kind](n_heads, n_projections, dim, generator)
     omega = omega.to(dtype=dtype or torch.get_default_dtype(), device=device)
     return omega.squeeze(0) if heads is None else omega
 
 
-def check_count(name: str, value: int) -> None:
-    """Refuse a size that is not a positive whole number."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_count(name: str, value: SupportsIndex) -> int:
+    """A size as an ``int``, or an error if it is not a positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; expected a whole number")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; expected at least 1")
+    if (count := index(value)) < 1:
+        raise ValueError(f"{name} is {count}; expected at least 1")
+    return count
 
 
 class Projections(nn.Module):
@@ -173,8 +171,9 @@ class Projections(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.kind, self.n_projections, self.dim, self.heads = kind, n_projections, dim, heads
         self.register_buffer("omega", draw(kind, n_projections, dim, heads=heads, generator=generator))
+        self.kind, (*leading, self.n_projections, self.dim) = kind, self.omega.shape
+        self.heads = leading[0] if leading else None
 
     @classmethod
     def resolve(
@@ -189,6 +188,11 @@ class Projections(nn.Module):
         """A new draw where a kind is named; where an object is given, that object, if it fits."""
         if isinstance(projection, str):
             return cls(projection, n_projections, dim, heads=heads, generator=generator)
+        if not isinstance(projection, Projections):
+            raise TypeError(
+                f"projection is of type {type(projection).__name__}; expected one of {', '.join(KINDS)}, "
+                "or a Projections object"
+            )
         received = (projection.n_projections, projection.dim, projection.heads)
         if received != (n_projections, dim, heads):
             raise ValueError(
@@ -196,6 +200,10 @@ class Projections(nn.Module):
                 f"expected {(n_projections, dim, heads)}"
             )
         return projection
+
+    def sizes(self) -> tuple[int, int, int | None]:
+        """``dim``, ``n_projections`` and ``heads``."""
+        return self.dim, self.n_projections, self.heads
 
     @property
     def gaussian(self) -> bool:

@@ -82,6 +82,16 @@ class Builder:
         ]
         return hrf.Hybrid(bases, lam)
 
+    def shared_omega(self) -> hrf.Hybrid:
+        """Two matrices, one of them complex, on the same ω, one with ±ω and one without."""
+        omega = hrf.Projections(self.kind, M, DIM, heads=self.heads, generator=self.generator)
+        common = self.common() | {"projection": omega}
+        bases = [
+            hrf.Exponential(DIM, matrix=self.tensor(REAL_FULL), antithetic=False, **common),
+            hrf.Exponential(DIM, matrix=self.tensor(COMPLEX_DIAGONAL), **common),
+        ]
+        return hrf.Hybrid(bases, [coefficients.Angular(DIM, **self.common(N))])
+
     def clustered(self, base: str, *, matrix: Tensor | None = None, **arguments) -> hrf.ClusteredHybrid:
         """Two clusters a side; for the bases of the paper a matrix for each of the four pairs."""
         feature_map = None
@@ -126,13 +136,14 @@ MAPS: dict[str, Factory] = {
         DIM, n_coefficient_projections=N, sigma=1.2, radius=0.8, **b.common()
     ),
     "gaussian coefficient": lambda b: b.bipolar(
-        coefficients.Gaussian(hrf.Positive(DIM, **b.common(N)), matrix=REAL_FULL, scale=1.5)
+        coefficients.Gaussian(hrf.Positive(DIM, **b.common(N)), matrix=b.tensor(REAL_FULL), scale=1.5)
     ),
     "indicator": lambda b: b.bipolar(
         coefficients.Indicator(b.tensor(CENTERS), b.tensor(-CENTERS), pair=(0, 1))
     ),
     "nested": lambda b: b.bipolar(coefficients.Gaussian.bipolar(b.angular(), sigma=1.0, radius=0.8)),
     "three bases": lambda b: b.three_bases(),
+    "shared omega": lambda b: b.shared_omega(),
     "clustered paper": lambda b: b.clustered("paper", matrix=REAL_DIAGONAL),
     "clustered moments": lambda b: b.clustered("moments", matrix=COMPLEX_DIAGONAL),
     "clustered shifted": lambda b: b.clustered("shifted", matrix=COMPLEX_FULL),

@@ -134,9 +134,44 @@ def test_plain_features_that_overflow_say_what_to_use():
         hrf.Trigonometric(4, n_projections=2),
         hrf.AngularHybrid(4, n_projections=2, n_coefficient_projections=2),
     ):
-        with pytest.raises(OverflowError, match=r"exp\(1800\) do not fit torch.float32.*scaled_queries"):
+        with pytest.raises(OverflowError, match=r"exp\(-?1\d\d\d\), which torch.float32 .*scaled_queries"):
             phi.queries(x)
         assert phi.scaled_queries(x).values.isfinite().all()
+
+
+def test_plain_features_that_vanish_are_refused():
+    """exp(−‖x‖²/2) is 0 in float32 from norm 14 on: a product of zeros would estimate a huge kernel as 0."""
+    for phi in (hrf.Positive(4, n_projections=2), hrf.OptimalPositive(4, n_projections=2)):
+        with pytest.raises(OverflowError, match=r"run from exp\(-\d+\) to exp\(-\d+\), which torch.float32"):
+            phi.queries(torch.full((3, 4), 30.0))
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_features_along_a_long_row_of_omega_are_looked_at(antithetic):
+    """ωᵀx − ‖x‖²/2 is ‖ω‖²/2 at x = ω, about 128 in d = 256: only a look at the features can tell."""
+    phi = hrf.Exponential(256, n_projections=4, antithetic=antithetic)
+    with pytest.raises(OverflowError, match=r"to exp\(1\d\d\)"):
+        phi.queries(phi.projection.omega)
+    assert phi.queries(phi.projection.omega / 4).isfinite().all()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
+    phi = hrf.Positive(np.int64(4), n_projections=np.int32(2), heads=np.int8(3))
+    assert repr(phi) == repr(hrf.Positive(4, n_projections=2, heads=3))
+    phi.save(tmp_path / "map.safetensors")
+
+
+def test_long_batches_of_short_sequences_are_not_cut_into_rows(monkeypatch):
+    """Blocks are filled with whole sequences, so that their number is that of the floats, not of the rows."""
+    phi = hrf.Positive(4, n_projections=8, heads=2)
+    x = torch.randn(50, 2, 3, 4)
+    blocks = []
+    finish = hrf.Positive._finish
+    monkeypatch.setattr(hrf.Positive, "_block", 10 * 2 * 3 * 16)
+    monkeypatch.setattr(hrf.Positive, "_finish", lambda *a: blocks.append(1) or finish(*a))
+    streamed = phi.queries(x)
+    assert len(blocks) == 5
+    torch.testing.assert_close(streamed, phi.scaled_queries(x).unscaled())
 
 
 @pytest.mark.parametrize("kind", ["hadamard", "halton", "sobol", "simplex"])
@@ -152,7 +187,7 @@ def test_closed_form_names_what_is_not_known(kind):
         (
             {"matrix": torch.ones(3)},
             ValueError,
-            r"matrix has shape \(3,\); expected \(4,\) for a diagonal or \(4, 4\)",
+            r"matrix has shape \(3,\); expected \(4,\) or \(4, 4\)",
         ),
         (
             {"matrix": torch.tensor([1.0, 0.0, 2.0, 0.0])},
@@ -164,7 +199,14 @@ def test_closed_form_names_what_is_not_known(kind):
         ({"query_shift": torch.ones(3)}, ValueError, r"query_shift has shape \(3,\); expected \(4,\)"),
         ({"key_shift": torch.ones(2, 4)}, ValueError, r"key_shift has shape \(2, 4\); expected \(4,\)"),
         ({"heads": 0}, ValueError, "heads is 0; expected at least 1"),
-        ({"heads": 2, "matrix": torch.ones(4)}, ValueError, r"expected \(2, 4\) for a diagonal"),
+        ({"heads": 2, "matrix": torch.ones(4)}, ValueError, r"expected \(2, 4\) or \(2, 4, 4\)"),
+        ({"matrix": [1.0, 2.0, 3.0, 4.0]}, TypeError, "matrix is of type list; expected a tensor"),
+        ({"key_shift": [0.0] * 4}, TypeError, "key_shift is of type list; expected a tensor"),
+        ({"query_shift": torch.full((4,), torch.nan)}, ValueError, "query_shift has values that are NaN"),
+        ({"query_shift": torch.ones(4) + 1j}, TypeError, "torch.complex64; expected real numbers"),
+        ({"projection": None}, TypeError, "projection is of type NoneType; expected one of iid"),
+        ({"projection": torch.ones(2, 4)}, TypeError, "projection is of type Tensor; expected one of iid"),
+        ({"n_projections": 2.0}, TypeError, "n_projections is 2.0 of type float; expected a whole number"),
     ],
 )
 def test_bad_arguments_are_refused_in_words(arguments, error, says):

@@ -149,7 +149,7 @@ def test_moments_of_coefficients(make, projection):
         ((1 - estimates).square(), moments.complement_square),
         (estimates * (1 - estimates), moments.cross),
     ):
-        error = (values.mean(0) - expected).abs()
+        error = (values.mean(0) - expected.value()).abs()
         assert (error <= 5 * values.std(0) / draws**0.5 + 1e-13).all()
 
 
@@ -166,7 +166,7 @@ def test_coefficient_feature_form_equals_estimate():
 def test_a_zero_vector_has_fair_bits_in_closed_form_too():
     lam = coefficients.Angular(4, n_projections=4)
     moments = lam.moments(torch.zeros(1, 4), Y)
-    torch.testing.assert_close(moments.square, torch.full((1, 4), 0.25 + 1 / 16, dtype=torch.float64))
+    torch.testing.assert_close(moments.square.value(), torch.full((1, 4), 0.25 + 1 / 16, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,23 @@ def test_a_zero_vector_has_fair_bits_in_closed_form_too():
             ValueError,
             r"pair is \(0, 2\); expected indices below 2 and 2",
         ),
+        (lambda: hrf.GaussianKernel(angular()), TypeError, "feature_map is a Angular; expected a FeatureMap"),
+        (lambda: coefficients.FromFeatureMap(angular()), TypeError, "feature_map is a Angular"),
+        (
+            lambda: coefficients.Gaussian(hrf.Positive(4, n_projections=2), scale=torch.inf),
+            ValueError,
+            "scale is inf; expected a positive number",
+        ),
+        (
+            lambda: coefficients.Gaussian.bipolar(hrf.Positive(4, n_projections=2), sigma=1e-170, radius=1.0),
+            ValueError,
+            "sigma · radius is 1e-170: too small",
+        ),
+        (
+            lambda: coefficients.Gaussian(hrf.Positive(4, n_projections=2, heads=3), matrix=torch.ones(4)),
+            ValueError,
+            r"matrix has shape \(4,\); expected \(3, 4\) or \(3, 4, 4\)",
+        ),
         (
             lambda: hrf.GaussianKernel(hrf.GaussianKernel(bases()[0])),
             ValueError,
@@ -256,6 +273,32 @@ def test_coefficients_need_projections_of_their_own():
     omega = hrf.Projections("iid", 3, 4)
     with pytest.raises(ValueError, match="shares projections with a base"):
         hrf.Hybrid(bases(projection=omega), [angular(3, projection=omega)])
+
+
+@pytest.mark.parametrize("projection", hrf.projections.KINDS)
+@pytest.mark.parametrize("n", [5, 9])
+def test_draws_from_equal_seeds_are_refused(projection, n):
+    """With n = 9 rows the coefficient has more blocks than the base, but starts with the same direction."""
+    seeded = [torch.Generator().manual_seed(0) for _ in range(2)]
+    omega = hrf.Projections(projection, 5, 4, generator=seeded[0])
+    parts = [base(4, n_projections=5, projection=omega) for base in (hrf.Positive, hrf.Trigonometric)]
+    same = angular(n, projection=projection, generator=seeded[1])
+    if projection == "hadamard" and n == 9:
+        return  # its directions are few, so that only whole draws are compared
+    with pytest.raises(ValueError, match="drawn from equal seeds"):
+        hrf.Hybrid(parts, [same])
+
+
+def test_a_biased_coefficient_does_not_bias_a_hybrid():
+    assert hrf.Hybrid(bases(), [angular(projection="hadamard")]).unbiased
+    assert not hrf.Hybrid(bases(projection="hadamard"), [angular()]).unbiased
+
+
+def test_products_of_features_and_coefficients_are_kept_in_range():
+    """e^{50} of the base times e^{50} of the coefficient: each fits float32, the product does not."""
+    phi = hrf.Hybrid(bases(), [coefficients.FromFeatureMap(hrf.Trigonometric(4, n_projections=2))])
+    with pytest.raises(OverflowError, match=r"which torch\.float32 cannot hold"):
+        phi.queries(torch.full((2, 4), 5.0))
 
 
 def test_closed_form_names_what_is_not_known():

@@ -48,7 +48,7 @@ def test_unknown_class_is_refused(saved):
 
 def test_other_objects_of_the_library_are_refused(saved):
     rewrite(saved, map={"class": "Projections", "arguments": {"kind": "iid", "n_projections": 2, "dim": 2}})
-    with pytest.raises(ValueError, match=r"malformed|expected a feature map"):
+    with pytest.raises(ValueError, match=r"describes a Projections; expected a feature map"):
         hrf.load(saved)
 
 
@@ -77,8 +77,28 @@ def test_files_of_another_kind_are_refused(tmp_path):
     save_file({"weight": torch.ones(2)}, foreign)
     with pytest.raises(ValueError, match="holds no hrf map"):
         hrf.load(foreign)
+    with pytest.raises(IsADirectoryError, match="is a folder; expected a file"):
+        hrf.load(tmp_path)
     with pytest.raises(FileNotFoundError):
         hrf.load(tmp_path / "missing.safetensors")
+
+
+def test_projections_are_shared_across_parts_of_parts(tmp_path):
+    """An angular hybrid that shares its ω with another base of the hybrid around it."""
+    inner = hrf.AngularHybrid(4, n_projections=3, n_coefficient_projections=2)
+    outer = hrf.Positive(4, n_projections=3, projection=inner.bases[0].projection)
+    phi = hrf.Hybrid([inner, outer], [hrf.coefficients.Angular(4, n_projections=2)])
+    phi.save(tmp_path / "map.safetensors")
+    copy = hrf.load(tmp_path / "map.safetensors")
+    assert copy.bases[1].projection is copy.bases[0].bases[0].projection is copy.bases[0].bases[1].projection
+    assert len(list(copy._projections())) == len(list(phi._projections())) == 3
+
+
+@pytest.mark.parametrize("shared", [[["bases.0", "bases.1"]], [["bases.9.projection", "x"]], [3], [[]]])
+def test_malformed_sharing_is_refused(saved, shared):
+    rewrite(saved, shared=shared)
+    with pytest.raises(ValueError, match="malformed"):
+        hrf.load(saved)
 
 
 def test_a_class_of_the_users_own_is_not_saved_as_ours(tmp_path):

@@ -32,7 +32,7 @@ Y = torch.tensor([0.1, 0.4], dtype=torch.float64)
 
 
 def plain(value):
-    return Scaled(torch.as_tensor(value, dtype=torch.float64), torch.zeros((), dtype=torch.float64))
+    return Scaled.plain(torch.as_tensor(value, dtype=torch.float64))
 
 
 def quadrature_mse(moments, *, shared, n_projections):
@@ -43,9 +43,9 @@ def quadrature_mse(moments, *, shared, n_projections):
     trigonometric = terms(omega, X, Y, imaginary, antithetic=False) - math.exp(X @ Y)
     between = (weight * positive * trigonometric).sum() if shared else 0
     return (
-        moments.square * (weight * positive.square()).sum()
-        + moments.complement_square * (weight * trigonometric.square()).sum()
-        + 2 * moments.cross * between
+        moments.square.value() * (weight * positive.square()).sum()
+        + moments.complement_square.value() * (weight * trigonometric.square()).sum()
+        + 2 * moments.cross.value() * between
     ) / n_projections
 
 
@@ -106,11 +106,10 @@ def test_the_gaussian_hybrid_is_exact_at_one_pole_only():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_a_certain_coefficient_gives_back_a_base_even_for_huge_norms(shared, orthogonal):
-    zero = torch.zeros((), dtype=torch.float64)
     flags = {"shared": shared, "orthogonal": orthogonal}
     for scale in (1.0, 100.0):
         x, y = scale * X, scale * Y
-        all_positive = bipolar_log_mse(x, y, Moments.from_variance(zero + 1, zero), 5, **flags)
+        all_positive = bipolar_log_mse(x, y, Moments(plain(1.0), plain(0.0)), 5, **flags)
         expected = positive_log_mse(x, y, 5, orthogonal=orthogonal)
         torch.testing.assert_close(all_positive, expected, rtol=1e-12, atol=1e-12)
 
@@ -129,7 +128,7 @@ def test_a_constant_coefficient_weighs_the_covariance_of_the_bases(orthogonal):
             for j in range(2)
         ]
     ).reshape(2, 2)
-    moments = Moments.from_variance(weights[0], 0 * weights[0])
+    moments = Moments(plain(weights[0]), plain(0.0))
     mse = bipolar_log_mse(X, Y, moments, 5, shared=True, orthogonal=orthogonal).exp()
     expected = math.exp(2 * X @ Y) * weights @ covariance @ weights
     torch.testing.assert_close(mse, expected, rtol=1e-12, atol=0)
@@ -157,7 +156,7 @@ def test_three_bases_have_the_variance_of_their_sum():
             expected += chances[0, i] * chances[1, j] * lam @ covariance @ lam
     means = (values * chances).sum(-1)
     variances = (values.square() * chances).sum(-1) - means.square()
-    moments = [Moments.from_variance(m, v) for m, v in zip(means, variances, strict=True)]
+    moments = [Moments(plain(m), plain(v)) for m, v in zip(means, variances, strict=True)]
     table = [[plain(c) for c in row] for row in covariance]
     torch.testing.assert_close(hybrid_covariance(moments, table).value(), expected, rtol=1e-13, atol=0)
     # independent bases: only the diagonal counts
@@ -166,6 +165,33 @@ def test_three_bases_have_the_variance_of_their_sum():
     torch.testing.assert_close(
         hybrid_covariance(moments, diagonal).value(), hybrid_covariance(moments, zeros).value()
     )
+
+
+def test_hybrids_do_not_overflow():
+    """λ̂ with a variance of e^1000 on bases of variance e^500 and e^600: the largest product remains."""
+    moments = Moments(plain(0.5), Scaled.exp(torch.tensor(1000.0, dtype=torch.float64)))
+    first, second = (Scaled.exp(torch.tensor(e, dtype=torch.float64)) for e in (500.0, 600.0))
+    assert hybrid_covariance([moments], [[first, None], [None, second]]).log().item() == 1600
+
+
+@pytest.mark.stat
+def test_the_angular_hybrid_of_a_zero_vector_has_fair_and_independent_bits():
+    generator = torch.Generator().manual_seed(6)
+    dim, m, n, draws = 3, 3, 3, 40_000
+    _, y = rotated_pair(dim, 1.0, generator, length_y=0.9)
+    x = torch.zeros(dim, dtype=torch.float64)
+    omega, tau = (haar_blocks(draws, rows, dim, generator) for rows in (m, n))
+    lam = (tau @ y < 0).double().mean(-1)
+    imaginary = torch.full((dim,), 1j, dtype=torch.complex128)
+    positive = terms(omega, x, y, antithetic=True).mean(-1)
+    trigonometric = terms(omega, x, y, imaginary, antithetic=False).mean(-1)
+    estimates = lam * positive + (1 - lam) * trigonometric
+    exact = angular_hybrid_mse(x, y, m, n, orthogonal=True)
+    assert within_five_standard_errors(estimates, 1.0, exact)
+    # orthogonal directions would be this much better if the zero vector had one
+    wrong = angular_moments(angle(x, y), n, dim=dim)
+    wrong = bipolar_log_mse(x, y, wrong, m, shared=True, orthogonal=True).exp()
+    assert not within_five_standard_errors(estimates, 1.0, wrong)
 
 
 @pytest.mark.stat

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from hrf.theory import Scaled, scaled_sum
+from hrf.theory import Scaled, complement, scaled_sum
 
 
 def tensor(*values):
@@ -29,6 +29,20 @@ def test_products_scale_the_number():
     number = Scaled(tensor(2.0), tensor(3.0))
     expected = 6 * math.exp(5)
     assert math.isclose(number.times(3.0).times_exp(tensor(2.0)).value().item(), expected, rel_tol=1e-15)
+
+
+def test_products_of_huge_numbers_do_not_overflow():
+    product = Scaled(tensor(-2.0), tensor(900.0)).times(Scaled(tensor(3.0), tensor(800.0)))
+    assert product.mantissa.item() == -6
+    assert product.exponent.item() == 1700
+    assert Scaled.exp(tensor(-math.inf)).times(product).value().item() == 0
+
+
+def test_complement_is_what_numbers_leave_of_one():
+    halves = Scaled.plain(tensor(0.5, 0.25)), Scaled.exp(tensor(math.log(0.5), 1000.0))
+    rest = complement(*halves)
+    torch.testing.assert_close(rest.value(), tensor(0.0, -math.inf), rtol=0, atol=1e-16)
+    assert rest.times(-1).log()[1].item() == 1000
 
 
 def test_logarithms_of_huge_numbers_are_finite_and_of_negatives_are_not():

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hrf.attention import causal, linear, quadratic
+from hrf.attention import causal, linear, quadratic, structured
 from hrf.attention.denominator import Denominator, key_moments, per_row, quotient
 from hrf.attention.inputs import Inputs, check, uncompiled
 from hrf.attention.packing import packed
@@ -84,6 +84,8 @@ def _attend(inputs: Inputs, feature_map: FeatureMap, rule: Denominator, is_causa
     if is_causal:
         return causal.attend(inputs, per_row(inputs, terms.cumsum(2)), feature_map, rule)[0]
     moments = per_row(inputs, terms.sum(2, keepdim=True))
+    if engine := structured.engine(feature_map):
+        return quotient(inputs, structured.sums(inputs, feature_map, engine), moments, feature_map, rule)
     if feature_map.factorised:
         return linear.attend(inputs, moments, feature_map, rule)
     return quotient(inputs, quadratic.sums(inputs, feature_map), moments, feature_map, rule)

@@ -23,7 +23,7 @@ __all__ = ["LOWEST", "Blocks", "Outputs", "Place", "Pullback"]
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
 
-_FLOATS = 1 << 19  # features in a block
+_FLOATS = 1 << 20  # features in a block
 _LEAST = 64  # rows in a block: fewer starve the matrix products
 
 

@@ -60,17 +60,21 @@ class Denominator:
     def settle(self, denominators: Tensor, log_scale: Tensor, bound: Tensor | None) -> tuple[Tensor, Tensor]:
         """What to divide by, and which of the denominators are too small, ``(..., L, 1)`` both.
 
+        Those without signs are 0 where there are no keys, or all is lost to underflow: infinity gives zeros there.
+
         Args:
             denominators: estimates over exp(log_scale).
             log_scale: their scale.
             bound: logarithm of the lower bound, or ``None`` for features without signs.
         """
-        floor = torch.zeros_like(denominators) if bound is None else FLOOR * (bound - log_scale).exp()
-        floor = floor.detach()
+        if bound is None:
+            low = denominators.detach() <= 0
+            return denominators.masked_fill(low, torch.inf), low
+        floor = FLOOR * (bound - log_scale).exp().detach()
         low = denominators.detach() <= floor
         if self.rule != "none":
             denominators = torch.where(low, floor, denominators)
-        # Rows without keys, and those lost to underflow, are 0/0.
+        # Without keys it is 0/0, and zeros are wanted.
         return denominators.masked_fill(denominators == 0, torch.inf), low
 
     def count(self, low: Tensor, keys: Tensor) -> None:

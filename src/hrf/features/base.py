@@ -7,10 +7,11 @@ estimate a kernel; coefficients (``coefficients.py``) are the other kind.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -25,6 +26,22 @@ Side = Literal["query", "key"]
 
 # Row by row what the features are made of, ``(..., L, ·)`` each; what a map does without is None.
 Rows = list[Tensor | None]
+
+Result = TypeVar("Result")
+
+
+def full_precision(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Switch autocast off inside a method: half precision cannot carry an exponential."""
+
+    @functools.wraps(method)
+    def wrapped(self: Linearised, x: Tensor, *others: Tensor) -> Result:
+        device = getattr(x, "device", torch.device("cpu")).type
+        if not torch.is_autocast_enabled(device):
+            return method(self, x, *others)
+        with torch.autocast(device, enabled=False):
+            return method(self, x, *others)
+
+    return wrapped
 
 
 class Features(NamedTuple):
@@ -59,22 +76,27 @@ class Linearised(nn.Module):
     # Floats of output in a block: few enough to be finished in the cache, many enough to busy all threads.
     _block: int = 1 << 21
 
+    @full_precision
     def queries(self, x: Tensor) -> Tensor:
         """Features of queries: ``(..., L, d) -> (..., L, feature_dim)``."""
         return self._stream(self._checked(x, "x"), "query")
 
+    @full_precision
     def keys(self, y: Tensor) -> Tensor:
         """Features of keys, signs included: ``(..., S, d) -> (..., S, feature_dim)``."""
         return self._stream(self._checked(y, "y"), "key")
 
+    @full_precision
     def scaled_queries(self, x: Tensor) -> Features:
         """Features of queries as values and a log scale a row: finite at any norm."""
         return self._scaled(self._checked(x, "x"), "query")
 
+    @full_precision
     def scaled_keys(self, y: Tensor) -> Features:
         """Features of keys as values and a log scale a row: finite at any norm."""
         return self._scaled(self._checked(y, "y"), "key")
 
+    @full_precision
     def estimate(self, x: Tensor, y: Tensor) -> Tensor:
         """The estimate for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self._pairwise(*self._checked_pair(x, y)).unscaled()
@@ -140,7 +162,7 @@ class Linearised(nn.Module):
         (x,) = rows
         assert x is not None
         values, log_scale = self._scaled(x, side)
-        check_overflow(log_scale)
+        check_range(log_scale)
         return torch.mul(values, log_scale.exp(), out=out)
 
     def _pairwise(self, x: Tensor, y: Tensor) -> Features:
@@ -151,26 +173,31 @@ class Linearised(nn.Module):
 
     def _watched(self, x: Tensor) -> bool:
         """Whether autograd or the compiler has to see every operation, so that none may write to ``out``."""
-        recorded = x.requires_grad or any(p.requires_grad for p in self.parameters())
-        return torch.compiler.is_compiling() or (torch.is_grad_enabled() and recorded)
+        if is_traced():
+            return True
+        state = (*self.parameters(), *self.buffers())
+        return torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in state))
 
     def _stream(self, x: Tensor, side: Side) -> Tensor:
         """The features, written block by block into the result unless `_watched`."""
         if self._watched(x):
             return self._finish(self._prepare(x, side), side)
-        shape = x.shape[:-1]
-        if self.heads is None:
-            x = x.reshape(-1, self.dim)  # one long sequence: blocks are then contiguous
-        rows = self._prepare(x, side)
-        out = x.new_empty(*x.shape[:-1], self.feature_dim)
-        length = max(1, self._block // max(1, out[..., :1, :].numel()))
-        scratch = out.new_empty(out[..., :length, :].shape)  # stays in the cache from block to block
-        for start in range(0, x.shape[-2], length):
-            block = slice(start, start + length)
-            place = out[..., block, :]
-            some = [None if row is None else row[..., block, :] for row in rows]
-            self._finish(some, side, place, scratch[..., : place.shape[-2], :])
-        return out.view(*shape, self.feature_dim)
+        # Heads stay together and all else becomes one axis; without heads it is one long sequence.
+        heads, length = (1, x.shape[:-1].numel()) if self.heads is None else (self.heads, x.shape[-2])
+        inner = (length,) if self.heads is None else (heads, length)
+        n_batches = x.shape[:-3].numel() if self.heads is not None else 1
+        rows = self._prepare(x.reshape(n_batches, *inner, self.dim), side)
+        out = x.new_empty(n_batches, *inner, self.feature_dim)
+        n_rows = max(1, self._block // (heads * self.feature_dim))  # of every head, in a block
+        n_whole = max(1, n_rows // max(1, length))  # sequences in a block
+        scratch = torch.empty_like(out[:n_whole, ..., :n_rows, :])  # stays in the cache from block to block
+        for first in range(0, n_batches, n_whole):
+            for start in range(0, length, n_rows):
+                block = (slice(first, first + n_whole), ..., slice(start, start + n_rows), slice(None))
+                place = out[block]
+                some = [None if row is None else row[block] for row in rows]
+                self._finish(some, side, place, scratch[: len(place), ..., : place.shape[-2], :])
+        return out.view(*x.shape[:-1], self.feature_dim)
 
     def _checked(self, x: Tensor, name: str) -> Tensor:
         """``x`` in the precision of the computation, or an error that says what is wrong with it."""
@@ -197,6 +224,11 @@ class Linearised(nn.Module):
 
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self._checked(x, "x"), self._checked(y, "y")
+        try:
+            torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        except RuntimeError as error:
+            shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+            raise ValueError(f"x and y have shapes {shapes}, whose leading axes do not match") from error
         dtype = torch.promote_types(x.dtype, y.dtype)
         return x.to(dtype), y.to(dtype)
 
@@ -206,10 +238,23 @@ class Linearised(nn.Module):
         return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
 
 
+def is_traced() -> bool:
+    """Whether the compiler or a transform of torch.func follows along: no branches on values then."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def can_look(x: Tensor) -> bool:
+    """Whether a check of values is free: on an accelerator it would wait for the device."""
+    return x.device.type == "cpu" and not is_traced()
+
+
 def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
     """Refuse ``x`` if some of ``sums``, which its values enter, are not finite."""
-    # On an accelerator the check would wait for the device, and compiled code cannot branch on it.
-    if sums.device.type != "cpu" or torch.compiler.is_compiling():
+    if not can_look(sums):
         return
     total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
     if not total.isfinite():
@@ -220,15 +265,21 @@ def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
         raise ValueError(f"{name} has {received}; expected finite values")
 
 
-def check_overflow(log_scale: Tensor) -> None:
-    """Refuse features that are too large for their dtype, naming the way out."""
-    if log_scale.device.type != "cpu" or torch.compiler.is_compiling() or not log_scale.numel():
-        return
-    dtype, largest = log_scale.dtype, float(log_scale.detach().max())
-    if largest > math.log(torch.finfo(dtype).max):
+def out_of_range(low: Tensor, high: Tensor) -> bool:
+    """Whether exp(low) or exp(high) is more than the dtype can hold; never if nobody can look."""
+    if not can_look(high) or not high.numel():
+        return False
+    limits = torch.finfo(high.dtype)
+    return bool(low.detach().min() < math.log(limits.tiny) or high.detach().max() > math.log(limits.max))
+
+
+def check_range(row_logs: Tensor) -> None:
+    """Refuse rows whose largest feature, exp of these, does not fit the dtype, naming the way out."""
+    if out_of_range(row_logs, row_logs):
+        low, high = (f"exp({float(log):.0f})" for log in row_logs.detach().aminmax())
         raise OverflowError(
-            f"features as large as exp({largest:.0f}) do not fit {dtype}; the inputs are too long for plain "
-            "features: use scaled_queries and scaled_keys, or estimate"
+            f"the largest features of the rows run from {low} to {high}, which {row_logs.dtype} cannot hold; "
+            "the inputs are too long for plain features: use scaled_queries and scaled_keys, or estimate"
         )
 
 
@@ -248,6 +299,8 @@ def _brief(value: Any) -> str:
 
 def half_square(x: Tensor) -> Tensor:
     """‖x‖²/2 a row: ``(..., L, d) -> (..., L, 1)``."""
+    if x.requires_grad or is_traced():  # the norm has no second derivative at 0
+        return x.square().sum(-1, keepdim=True) / 2
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / 2
 
 
@@ -280,6 +333,7 @@ class FeatureMap(Linearised):
             part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
         )
 
+    @full_precision
     def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
         """The exact logarithm of the kernel that is estimated: ``(..., L, S)``."""
         exact = kernels.log_softmax_kernel if self.kernel == "softmax" else kernels.log_gaussian_kernel
@@ -292,6 +346,7 @@ class FeatureMap(Linearised):
         """
         return self.log_mse(x, y).exp()
 
+    @full_precision
     def log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         """The logarithm of `mse`, finite where that overflows; −inf where the estimate is exact."""
         x, y = self._checked_pair(x, y)
@@ -309,8 +364,3 @@ class FeatureMap(Linearised):
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"no closed form is known for the MSE of {type(self).__name__}")
-
-
-def pairs(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Apply an elementwise function of vectors to all pairs: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
-    return combine(x.unsqueeze(-2), y.unsqueeze(-3))

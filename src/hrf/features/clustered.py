@@ -359,14 +359,20 @@ class ClusteredHybrid(FeatureMap):
         if self.feature_map is None:
             return Features(weights.flatten(-3), scale)
         center = gather_rows(mine.expand(*own.shape[:-1], -1, -1), own)
-        features = self.feature_map._scaled(x - center, side)
-        if self.shrinkage is not None:
-            s = self._shrinkage(x)
-            one = Features(torch.ones_like(scale), torch.zeros_like(scale))
-            (rest, values), log_scale = common_scale([one, features])
-            features = Features(torch.cat([(1 - s).sqrt() * rest, s.sqrt() * values], -1), log_scale)
+        features = self._of_residuals(x - center, side)
         values = weights * features.values.unsqueeze(-2).unsqueeze(-2)
         return Features(values.flatten(-3), scale + features.log_scale)
+
+    def _of_residuals(self, u: Tensor, side: Side) -> Features:
+        """Features of residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
+        assert self.feature_map is not None
+        features = self.feature_map._scaled(u, side)
+        if self.shrinkage is None:
+            return features
+        s = self._shrinkage(u)
+        one = Features(torch.ones_like(u[..., :1]), torch.zeros_like(u[..., :1]))
+        (rest, values), log_scale = common_scale([one, features])
+        return Features(torch.cat([(1 - s).sqrt() * rest, s.sqrt() * values], -1), log_scale)
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         g = self._geometry(x, y)

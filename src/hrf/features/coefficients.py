@@ -14,8 +14,10 @@ from torch import Generator, Tensor
 from typing_extensions import Self
 
 from hrf import theory
-from hrf.features.base import FeatureMap, Features, Linearised, Side, pairs
+from hrf.features.arguments import check_positive, check_tensor, shapes_with_heads
+from hrf.features.base import FeatureMap, Features, Linearised, Side, full_precision
 from hrf.features.gaussian import GaussianKernel
+from hrf.fitting import assign
 from hrf.projections import Projections
 
 __all__ = ["Angular", "Coefficient", "FromFeatureMap", "Gaussian", "Indicator"]
@@ -26,21 +28,29 @@ class Coefficient(Linearised):
 
     constant: float = 0.0
 
+    @full_precision
     def estimate(self, x: Tensor, y: Tensor) -> Tensor:
         """λ̂ for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self._estimate(*self._checked_pair(x, y))
 
+    @full_precision
     def exact(self, x: Tensor, y: Tensor) -> Tensor:
         """λ for every pair, in float64: ``(..., L, S)``."""
-        return self.moments(x, y).mean
+        x, y = self._checked_pair(x, y)
+        return self._mean(x.double(), y.double()).value()
 
+    @full_precision
     def moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        """First and second moments of λ̂ over draws, in closed form and float64, for every pair."""
+        """First and second moments of λ̂ over draws for every pair, in closed form: numbers that may overflow."""
         x, y = self._checked_pair(x, y)
         return self._moments(x.double(), y.double())
 
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
         return self.constant + self._pairwise(x, y).unscaled()
+
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        """λ, whatever the projections are."""
+        raise NotImplementedError(f"no closed form is known for the mean of {type(self).__name__}")
 
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
         raise NotImplementedError(f"no closed form is known for the moments of {type(self).__name__}")
@@ -71,10 +81,11 @@ class Angular(Coefficient):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
         self.projection = Projections.resolve(
             projection, n_projections, dim, heads=heads, generator=generator
         )
+        self.dim, self.n_projections, self.heads = self.projection.sizes()
+        self.feature_dim = self.n_projections
 
     def signs(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """The bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
@@ -91,6 +102,9 @@ class Angular(Coefficient):
         n = self.n_projections
         return (n - self.signs(x) @ self.signs(y).mT) / (2 * n)
 
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        return theory.angular_moments(theory.pairwise_angle(x, y), self.n_projections).mean
+
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
         kind = self.projection.kind
         if kind not in ("iid", "orthogonal"):
@@ -98,14 +112,9 @@ class Angular(Coefficient):
                 f"no closed form is known for the moments of Angular with {kind!r} projections; "
                 "it is for 'iid' and 'orthogonal'"
             )
-        theta = pairs(theory.angle, x, y)
-        moments = theory.angular_moments(theta, self.n_projections)
-        if kind == "iid":
-            return moments
-        coupled = theory.angular_moments(theta, self.n_projections, dim=self.dim)
-        # The bits of a zero vector are all +1: what the other vector's bits are is not coupled by direction.
-        zero = ~pairs(lambda u, v: u.any(-1) & v.any(-1), x, y)
-        return theory.Moments(*(torch.where(zero, a, b) for a, b in zip(moments, coupled, strict=True)))
+        dim = self.dim if kind == "orthogonal" else None
+        zero = ~(x.any(-1).unsqueeze(-1) & y.any(-1).unsqueeze(-2))
+        return theory.angular_moments(theory.pairwise_angle(x, y), self.n_projections, dim=dim, zero=zero)
 
     def flops(self) -> int:
         """Projections and signs."""
@@ -132,6 +141,8 @@ class FromFeatureMap(Coefficient):
 
     def __init__(self, feature_map: FeatureMap, *, constant: float = 0.0, weight: float = 1.0) -> None:
         super().__init__()
+        if not isinstance(feature_map, FeatureMap):
+            raise TypeError(f"feature_map is a {type(feature_map).__name__}; expected a FeatureMap")
         if not (math.isfinite(constant) and math.isfinite(weight) and weight):
             raise ValueError(
                 f"constant, weight = {constant}, {weight}; expected finite numbers, weight not 0"
@@ -154,10 +165,14 @@ class FromFeatureMap(Coefficient):
         kernel = self.feature_map._pairwise(self._inputs(x, "query"), self._inputs(y, "key"))
         return self.constant + self.weight * kernel.unscaled()
 
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        log_kernel = self.feature_map.log_kernel(self._inputs(x, "query"), self._inputs(y, "key"))
+        constant = theory.Scaled.plain(torch.full_like(log_kernel, self.constant))
+        return theory.scaled_sum(constant, theory.Scaled.exp(log_kernel).times(self.weight))
+
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        x, y = self._inputs(x, "query"), self._inputs(y, "key")
-        mean = self.constant + self.weight * self.feature_map.log_kernel(x, y).exp()
-        return theory.Moments.from_variance(mean, self.weight**2 * self.feature_map.mse(x, y))
+        log_mse = self.feature_map.log_mse(self._inputs(x, "query"), self._inputs(y, "key"))
+        return theory.Moments(self._mean(x, y), theory.Scaled.exp(log_mse).times(self.weight**2))
 
     def flops(self) -> int:
         """Those of the map."""
@@ -175,7 +190,8 @@ class Gaussian(FromFeatureMap):
 
     Args:
         feature_map: a softmax-kernel map of the same ``dim``.
-        matrix: M as ``(d, d)``, or its diagonal as ``(d,)``; ``None`` is the identity.
+        matrix: M as ``(d, d)``, or its diagonal as ``(d,)``; ``None`` is the identity. With ``heads=H`` in the
+            map, a leading axis H.
         query_matrix: P, likewise.
         scale: c, the width of the window.
         constant: a.
@@ -196,15 +212,12 @@ class Gaussian(FromFeatureMap):
         weight: float = 1.0,
     ) -> None:
         super().__init__(GaussianKernel(feature_map), constant=constant, weight=weight)
-        if not scale > 0:
-            raise ValueError(f"scale is {scale}; expected a positive number")
+        check_positive("scale", scale)
         self.scale = float(scale)
-        shapes = ((self.dim,), (self.dim, self.dim))
+        shapes = shapes_with_heads(self.heads, (self.dim,), (self.dim, self.dim))
         for name, value in (("matrix", matrix), ("query_matrix", query_matrix)):
-            if value is not None and tuple(value.shape) not in shapes:
-                raise ValueError(
-                    f"{name} has shape {tuple(value.shape)}; expected {shapes[0]} or {shapes[1]}"
-                )
+            if value is not None:
+                check_tensor(name, value, shapes)
             self.register_buffer(name, None if value is None else value.detach().clone())
 
     @classmethod
@@ -214,17 +227,20 @@ class Gaussian(FromFeatureMap):
         The paper's normalised variant (appendix, Gaussian hybrid estimators).
         """
         for name, value in (("sigma", sigma), ("radius", radius)):
-            if not value > 0:
-                raise ValueError(f"{name} is {value}; expected a positive number")
-        inverse = -1 / math.expm1(-2 * (sigma * radius) ** 2)
-        minus = -torch.ones(feature_map.dim)
+            check_positive(name, value)
+        rho = -math.expm1(-2 * (sigma * radius) ** 2)
+        if not rho:
+            raise ValueError(f"sigma · radius is {sigma * radius}: too small to tell x = y from x = −y")
+        inverse = 1 / rho
+        minus = -torch.ones(shapes_with_heads(feature_map.heads, (feature_map.dim,))[0])
         return cls(feature_map, matrix=minus, scale=1 / sigma, constant=inverse, weight=-inverse)
 
     def _inputs(self, u: Tensor, side: Side) -> Tensor:
         matrix = self.query_matrix if side == "query" else self.matrix
         if matrix is not None:
             matrix = matrix.to(u.dtype)
-            u = u * matrix if matrix.ndim == 1 else u @ matrix.mT
+            diagonal = matrix.ndim == 1 + (self.heads is not None)
+            u = u * matrix.unsqueeze(-2) if diagonal else u @ matrix.mT
         return u / (self.scale if side == "query" else -self.scale)
 
     def config(self) -> dict[str, Any]:
@@ -274,12 +290,15 @@ class Indicator(Coefficient):
         centers, index = (
             (self.query_centers, self.pair[0]) if side == "query" else (self.key_centers, self.pair[1])
         )
-        nearest = torch.cdist(x, centers.to(x.dtype)).argmin(-1, keepdim=True)
+        nearest = assign(x, centers.to(x.dtype)).unsqueeze(-1)
         return Features((nearest == index).to(x.dtype), torch.zeros_like(x[..., :1]))
 
+    def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
+        return theory.Scaled.plain(self._pairwise(x, y).values)
+
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        mean = self._pairwise(x, y).values
-        return theory.Moments.from_variance(mean, torch.zeros_like(mean))
+        mean = self._mean(x, y)
+        return theory.Moments(mean, mean.times(0))
 
     def flops(self) -> int:
         """Distances to the centres."""

@@ -20,8 +20,20 @@ import torch
 from torch import Generator, Tensor
 
 from hrf import kernels, theory
-from hrf.features.base import FeatureMap, Features, Rows, Side, check_finite, check_overflow, half_square
+from hrf.features.arguments import check_tensor, shapes_with_heads
+from hrf.features.base import (
+    FeatureMap,
+    Features,
+    Rows,
+    Side,
+    can_look,
+    check_finite,
+    check_range,
+    half_square,
+    out_of_range,
+)
 from hrf.features.matrices import ComplexMatrix, matrix_pair
+from hrf.features.products import ComplexSum, PairSum
 from hrf.fitting import SecondMoments, fit_matrix, samples
 from hrf.projections import Projections, check_count
 
@@ -82,15 +94,16 @@ class Exponential(FeatureMap):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.n_projections, self.heads, self.antithetic = dim, n_projections, heads, antithetic
         self.projection = Projections.resolve(
             projection, n_projections, dim, heads=heads, generator=generator
         )
+        self.dim, self.n_projections, self.heads = self.projection.sizes()
+        self.antithetic = antithetic
         self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
         self.register_buffer("query_shift", self._shift(query_shift, "query_shift"))
         self.register_buffer("key_shift", self._shift(key_shift, "key_shift"))
         signs = 2 if antithetic and self.query_matrix.has_real else 1
-        self.feature_dim = n_projections * signs * (2 if self.query_matrix.has_imag else 1)
+        self.feature_dim = self.n_projections * signs * (2 if self.query_matrix.has_imag else 1)
 
     @classmethod
     def fit(
@@ -141,9 +154,7 @@ class Exponential(FeatureMap):
     def _shift(self, shift: Tensor | None, name: str) -> Tensor | None:
         if shift is None:
             return None
-        shape = (self.dim,) if self.heads is None else (self.heads, self.dim)
-        if tuple(shift.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(shift.shape)}; expected {shape}")
+        check_tensor(name, shift, shapes_with_heads(self.heads, (self.dim,)))
         return shift.detach().clone().unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
 
     def _check_values(self, x: Tensor, name: str) -> None:
@@ -160,7 +171,7 @@ class Exponential(FeatureMap):
         return self.query_matrix.is_unit and self.query_shift is None and self.key_shift is None
 
     def _prepare(self, x: Tensor, side: Side, shared: Shared | None = None) -> Rows:
-        """Re u, Im u, the log of the weight of a row, its phase, ωᵀu if it is known, and ‖Re u‖²/2.
+        """Re u, Im u, of every row the log of its weight, its phase, ωᵀu if it is known, and ‖Re u‖²/2.
 
         With u = A(x − a) for queries and conj(A⁻ᵀ)(y − b) for keys, the features are
         exp(log_weight) exp(Re ωᵀu) (cos, sin)(Im ωᵀu + phase), where factors without a part of u are absent.
@@ -181,9 +192,27 @@ class Exponential(FeatureMap):
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
+        self._check_range(rows)
+        return self._evaluate(rows, out, scratch)
+
+    def _check_range(self, rows: Rows) -> None:
+        """Refuse features that the dtype cannot hold."""
+        _, _, log_weight, _, _, square = rows
+        assert log_weight is not None
+        if square is None:
+            check_range(log_weight)
+            return
+        # Cauchy–Schwarz tells nearly always that all is well, without a look at every feature.
+        spread = self._spread(square)
+        if out_of_range(log_weight if self.antithetic else log_weight - spread, log_weight + spread):
+            logs, _ = self._exponents(rows)
+            assert logs is not None
+            check_range((logs + log_weight).amax(-1))
+
+    def _evaluate(self, rows: Rows, out: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:
+        """The features themselves."""
         log_weight = rows[2]
         assert log_weight is not None
-        check_overflow(log_weight)
         logs, phases = self._exponents(rows, scratch)
         if logs is None:
             assert phases is not None
@@ -205,10 +234,8 @@ class Exponential(FeatureMap):
         assert log_weight is not None
         if real is None or not self._by_hand or not self._is_small(square):
             return self._without_scale(log_weight, *self._exponents(rows, out))
-        logs = self._project(real, None, out)
-        torch.sub(logs.new_tensor(-_SMALL / 2), logs, out=out[..., self.n_projections :])
-        logs.sub_(_SMALL / 2)
-        return Features(out.exp_(), log_weight + _SMALL / 2)
+        _extend(self._project(real, None, out), torch.neg, out)
+        return Features(out.sub_(_SMALL / 2).exp_(), log_weight + _SMALL / 2)
 
     @property
     def _by_hand(self) -> bool:
@@ -229,17 +256,16 @@ class Exponential(FeatureMap):
             return self.query_shift, self.key_shift, self.query_matrix
         return self.key_shift, self.query_shift, self.key_matrix
 
+    def _spread(self, square: Tensor) -> Tensor:
+        """A bound of |Re ωᵀu| by Cauchy and Schwarz, from ‖Re u‖²/2: ``(..., L, 1)``."""
+        longest = torch.linalg.vector_norm(self.projection.omega, dim=-1, keepdim=True).amax(-2, keepdim=True)
+        return (2 * square).sqrt() * longest.to(square.dtype)
+
     def _is_small(self, square: Tensor | None) -> bool:
-        """Whether |ωᵀu| < `_SMALL` by Cauchy and Schwarz, from ‖u‖²/2, where that is cheap to know."""
-        if (
-            square is None
-            or square.device.type != "cpu"
-            or torch.compiler.is_compiling()
-            or not square.numel()
-        ):
+        """Whether |Re ωᵀu| < `_SMALL`, where that is cheap to know."""
+        if square is None or not square.numel() or not can_look(square):
             return False
-        largest = half_square(self.projection.omega).amax() * square.amax()
-        return 2 * math.sqrt(float(largest)) < _SMALL
+        return bool(self._spread(square.amax()).max() < _SMALL)
 
     def _without_scale(self, log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
         """exp(logs) cos(phases) at the scale of the largest of each row."""
@@ -290,15 +316,15 @@ class Exponential(FeatureMap):
         centre = x if own is None else x - own.to(x.dtype) / 2
         return (centre * other).sum(-1, keepdim=True)
 
-    def relative_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """z = A(x − a) + A⁻ᵀ(y − b) of all pairs, in parts ``(..., L, S, d)``: all moments depend on it."""
-        parts = []
+    def relative_sum(self, x: Tensor, y: Tensor) -> ComplexSum:
+        """z = A(x − a) + A⁻ᵀ(y − b) of all pairs: all moments depend on it."""
         queries, keys = self._prepare(x, "query")[:2], self._prepare(y, "key")[:2]
-        for q, k, sign in zip(queries, keys, (1, -1), strict=True):  # the key side is conjugate
-            absent = q is None or k is None
-            parts.append(x.new_zeros(()) if absent else q.unsqueeze(-2) + sign * k.unsqueeze(-3))  # type: ignore[union-attr]
-        real, imag = torch.broadcast_tensors(*parts)
-        return real, imag
+        signs = (1, -1)  # the key side is conjugate
+        real, imag = (
+            None if q is None or k is None else PairSum(q, sign * k)
+            for q, k, sign in zip(queries, keys, signs, strict=True)
+        )
+        return ComplexSum(real, imag)
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return relative_covariance(self, self, x, y).log() + 2 * kernels.log_softmax_kernel(x, y)
@@ -345,12 +371,17 @@ def relative_covariance(first: Exponential, second: Exponential, x: Tensor, y: T
             f"no closed form is known for the MSE of {type(first).__name__} with {kind!r} projections; "
             "it is for 'iid' and 'orthogonal'"
         )
-    return theory.covariance_of_sums(
-        first.relative_sum(x, y),
-        second.relative_sum(x, y),
+    z = first.relative_sum(x, y)
+    other = z if second is first else second.relative_sum(x, y)
+    products, own = z.products(other), None
+    if kind == "orthogonal":
+        own = (products, products) if other is z else (z.products(z), other.products(other))
+    return theory.covariance_of_products(
+        products,
         first.n_projections,
+        first.dim,
         antithetic=first.antithetic or second.antithetic,
-        orthogonal=kind == "orthogonal",
+        own=own,
     )
 
 
@@ -368,11 +399,11 @@ class _Isotropic(Exponential):
         heads: int | None = None,
         generator: Generator | None = None,
     ) -> None:
-        check_count("dim", dim)
+        shape = shapes_with_heads(heads, (check_count("dim", dim),))[0]
         super().__init__(
             dim,
             n_projections=n_projections,
-            matrix=torch.full((dim,) if heads is None else (heads, dim), self._unit),
+            matrix=torch.full(shape, self._unit),
             projection=projection,
             heads=heads,
             generator=generator,

@@ -18,8 +18,17 @@ import torch
 from torch import Generator, Tensor, nn
 
 from hrf import theory
-from hrf.features.base import FeatureMap, Features, Linearised, Rows, Side, common_scale, half_square
-from hrf.features.coefficients import Angular, Coefficient, Gaussian
+from hrf.features.base import (
+    FeatureMap,
+    Features,
+    Linearised,
+    Rows,
+    Side,
+    check_range,
+    common_scale,
+    half_square,
+)
+from hrf.features.coefficients import Angular, Coefficient, FromFeatureMap, Gaussian
 from hrf.features.exponential import Exponential, Positive, Shared, Trigonometric, relative_covariance
 from hrf.projections import Projections, check_count
 
@@ -58,6 +67,11 @@ class Hybrid(FeatureMap):
             for c, base in zip(coefficients, bases[:-1], strict=True)
         )
 
+    @property
+    def unbiased(self) -> bool:
+        """Whether every base is: the coefficients may be biased, as they are independent of the bases."""
+        return all(base.unbiased for base in self._bases())
+
     def _check_values(self, x: Tensor, name: str) -> None:
         self._bases()[0]._check_values(x, name)
 
@@ -67,6 +81,9 @@ class Hybrid(FeatureMap):
             place = None if self._watched(x) else x.new_empty(*x.shape[:-1], base.feature_dim)
             features.append(base._finish(base._prepare(x, side, *shared), side, place, place))
         rho = [c._finish(c._prepare(x, side), side) for c in self._coefficients()]
+        if any(isinstance(c, FromFeatureMap) for c in self._coefficients()):  # others are at most 1
+            largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
+            check_range(sum(largest, start=x.new_zeros(())))
         return self._factors(features, [torch.ones_like(x[..., :1]), *rho], side)
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
@@ -142,8 +159,7 @@ class Hybrid(FeatureMap):
         log_kernel = self.log_kernel(x, y)
         covariances: list[list[theory.Scaled | None]] = [[None] * len(bases) for _ in bases]
         for k, base in enumerate(bases):
-            log_mse = base._log_mse(x, y) - 2 * log_kernel
-            covariances[k][k] = theory.Scaled(torch.ones_like(log_mse), log_mse)
+            covariances[k][k] = theory.Scaled.exp(base._log_mse(x, y) - 2 * log_kernel)
             for other in range(k):
                 covariances[k][other] = covariances[other][k] = _covariance(bases[other], base, x, y)
         moments = [c._moments(x, y) for c in coefficients]
@@ -192,6 +208,26 @@ def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient
         raise ValueError(
             "a coefficient shares projections with a base; it needs its own, or the hybrid is biased"
         )
+    _check_draws(list({p for part in (*bases, *coefficients) for p in part._projections()}))
+
+
+def _check_draws(projections: Sequence[Projections]) -> None:
+    """Refuse draws from equal seeds: they would be taken for independent ones, and the hybrid be biased."""
+    first = [_first_row(p).double().cpu() for p in projections if not p.omega.is_meta]
+    rows = torch.stack(first) if first else torch.empty(0, 1)
+    near = torch.cdist(rows, rows) < 1e-6  # rounding of float32; by chance for one pair in 10⁶ at d = 2
+    if near.sum() > len(rows):
+        raise ValueError(
+            "two of the parts have the same ω, drawn from equal seeds; expected independent draws (hand one "
+            "generator to all), or one Projections object that the bases share"
+        )
+
+
+def _first_row(projections: Projections) -> Tensor:
+    """A mark of a draw: its first direction, since lengths of rows may depend on how many there are."""
+    row = projections.omega.detach().reshape(-1, projections.dim)[0]
+    few_directions = projections.dim == 1 or projections.kind == "hadamard"
+    return row if few_directions else row / row.norm()
 
 
 def _share(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:

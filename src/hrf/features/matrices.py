@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hrf.features.arguments import check_tensor, shapes_with_heads
+
 __all__ = ["ComplexMatrix", "matrix_pair"]
 
 
@@ -75,16 +77,12 @@ class ComplexMatrix(nn.Module):
 
 def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[ComplexMatrix, ComplexMatrix]:
     """The query side A and the key side conj(A⁻ᵀ) of an exponential map, or an error if A will not do."""
-    leading = () if heads is None else (heads,)
+    shapes = shapes_with_heads(heads, (dim,), (dim, dim))
     if matrix is None:
-        matrix = torch.ones(*leading, dim)
-    if tuple(matrix.shape) not in ((*leading, dim), (*leading, dim, dim)):
-        expected = f"{(*leading, dim)} for a diagonal or {(*leading, dim, dim)}"
-        raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected {expected}")
-    diagonal = matrix.ndim == len(leading) + 1
+        matrix = torch.ones(shapes[0])
+    check_tensor("matrix", matrix, shapes, complex_too=True)
+    diagonal = tuple(matrix.shape) == shapes[0]
     query = matrix.detach().to(torch.complex128)
-    if not query.isfinite().all():
-        raise ValueError("matrix has values that are NaN or infinite; expected finite values")
     if diagonal:
         if (query == 0).any():
             raise ValueError(f"matrix is singular: {int((query == 0).sum())} of its diagonal entries are 0")

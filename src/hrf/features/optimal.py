@@ -43,10 +43,11 @@ class _Tilted(FeatureMap):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.n_projections, self.heads, self.feature_dim = dim, n_projections, heads, n_projections
         self.projection = Projections.resolve(
             projection, n_projections, dim, heads=heads, generator=generator
         )
+        self.dim, self.n_projections, self.heads = self.projection.sizes()
+        self.feature_dim = self.n_projections
         leading = () if heads is None else (heads,)
         self.register_buffer("curvature", torch.zeros(*leading, 1, dim))
         self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
@@ -74,11 +75,13 @@ class _Tilted(FeatureMap):
                 f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
                 "it is for 'iid'"
             )
+        a = self.curvature.double()
+        stretch = self.basis.double() / (1 - 8 * a).sqrt()  # columns: stretchᵀz has the square Σ ζ²/(1 − 8a)
         relative = theory.optimal_log_relative_mse(
-            x.unsqueeze(-2) + y.unsqueeze(-3),
+            kernels.squared_distance(x @ stretch, -y @ stretch),
+            kernels.squared_distance(x, -y),
             self.n_projections,
-            self.curvature.double().unsqueeze(-2),
-            self.basis.double().unsqueeze(-3).unsqueeze(-3),
+            a.unsqueeze(-2),
             orthogonal=kind == "orthogonal",
         )
         return relative + 2 * kernels.log_softmax_kernel(x, y)
@@ -142,5 +145,5 @@ class DenseExponential(_Tilted):
 
 
 def optimal_curvature(square: Tensor) -> Tensor:
-    """The a ≤ 0 that minimises the log of the mean second moment in a direction with E z² = ``square``."""
+    """The a ≤ 0 that minimises the mean of the log second moment in a direction with E z² = ``square``."""
     return (1 - 2 * square - ((2 * square + 1).square() + 8 * square).sqrt()) / 16

@@ -33,9 +33,11 @@ from hrf.theory.coefficients import (
     angle,
     angular_moments,
     gaussian_moments,
+    pairwise_angle,
 )
 from hrf.theory.exponential import (
-    covariance_of_sums,
+    Products,
+    covariance_of_products,
     exponential_covariance,
     exponential_log_mse,
     exponential_mse,
@@ -61,6 +63,7 @@ from hrf.theory.orthogonal import (
 )
 from hrf.theory.scaled import (
     Scaled,
+    complement,
     scaled_sum,
 )
 from hrf.theory.sphere import (
@@ -76,6 +79,7 @@ from hrf.theory.sphere import (
 
 __all__ = [
     "Moments",
+    "Products",
     "Scaled",
     "angle",
     "angular_hybrid_log_mse",
@@ -85,8 +89,9 @@ __all__ = [
     "angular_same_length_log_mse",
     "angular_same_length_mse",
     "bipolar_log_mse",
+    "complement",
     "corrected_bound",
-    "covariance_of_sums",
+    "covariance_of_products",
     "exponential_covariance",
     "exponential_log_mse",
     "exponential_mse",
@@ -112,6 +117,7 @@ __all__ = [
     "optimal_mse",
     "orthogonal_excess",
     "orthogonal_share",
+    "pairwise_angle",
     "paper_bound",
     "positive_log_mse",
     "positive_mse",

@@ -7,6 +7,9 @@ With Δ = x − y, z = x + y and SM = e^{xᵀy},
 As e^{‖z‖²} = e^{‖Δ‖²} SM⁴, both are SM² (1/2m) e^{s}(1 − e^{−s})² with s = ‖Δ‖² and s = ‖z‖². That is how
 they are computed here: one formula, no cancellation at s = 0, no overflow. ``x`` and ``y`` are ``(..., d)``
 and broadcast; ``orthogonal`` means rows in Haar blocks, corrected as ``hrf.theory.orthogonal`` derives.
+
+These are special cases of ``hrf.theory.exponential``, written out on their own: an independent witness, with
+which tests compare the general form.
 """
 
 from __future__ import annotations
@@ -86,4 +89,4 @@ def _relative_variance(square: Tensor, bilinear: Tensor, n_projections: int, dim
     if dim is None or share == 0:
         return variance
     excess = orthogonal_excess(bilinear, bilinear, bilinear, dim)
-    return scaled_sum(variance, Scaled(share * excess, torch.zeros_like(excess)))
+    return scaled_sum(variance, Scaled.plain(share * excess))

@@ -1,6 +1,7 @@
 """Moments of the estimated coefficients λ̂ of a hybrid (paper, Lemma 3.2 and Theorem F.1).
 
-A hybrid λ̂K̂₁ + (1 − λ̂)K̂₂ needs four numbers of its coefficient: E λ̂, E λ̂², E(1 − λ̂)² and E λ̂(1 − λ̂).
+A hybrid λ̂K̂₁ + (1 − λ̂)K̂₂ needs E λ̂², E(1 − λ̂)² and E λ̂(1 − λ̂): they follow from the mean and the variance. An
+estimated kernel as coefficient has a variance that overflows, so all of them are ``Scaled``.
 """
 
 from __future__ import annotations
@@ -11,25 +12,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hrf.kernels import squared_distance
 from hrf.theory.orthogonal import angular_pair_covariance, orthogonal_excess, orthogonal_share
+from hrf.theory.scaled import Scaled, complement, scaled_sum
 
-__all__ = ["Moments", "angle", "angular_moments", "gaussian_moments"]
+__all__ = ["Moments", "angle", "angular_moments", "gaussian_moments", "pairwise_angle"]
 
 
 class Moments(NamedTuple):
-    """E λ̂, E λ̂², E(1 − λ̂)² and E λ̂(1 − λ̂) of one coefficient."""
+    """The mean μ and the variance V of one coefficient λ̂."""
 
-    mean: Tensor
-    square: Tensor
-    complement_square: Tensor
-    cross: Tensor
+    mean: Scaled
+    variance: Scaled
 
-    @classmethod
-    def from_variance(cls, mean: Tensor, variance: Tensor) -> Moments:
-        """The moments of a coefficient of mean μ and variance V: μ² + V, (1 − μ)² + V and μ(1 − μ) − V."""
-        return cls(
-            mean, mean.square() + variance, (1 - mean).square() + variance, mean * (1 - mean) - variance
-        )
+    @property
+    def square(self) -> Scaled:
+        """E λ̂² = μ² + V."""
+        return scaled_sum(self.mean.times(self.mean), self.variance)
+
+    @property
+    def complement_square(self) -> Scaled:
+        """E(1 − λ̂)² = (1 − μ)² + V."""
+        rest = complement(self.mean)
+        return scaled_sum(rest.times(rest), self.variance)
+
+    @property
+    def cross(self) -> Scaled:
+        """E λ̂(1 − λ̂) = μ(1 − μ) − V."""
+        return scaled_sum(self.mean.times(complement(self.mean)), self.variance.times(-1))
 
 
 def angle(x: Tensor, y: Tensor) -> Tensor:
@@ -47,6 +57,12 @@ def angle(x: Tensor, y: Tensor) -> Tensor:
     return 2 * torch.atan2(torch.linalg.vector_norm(x - y, dim=-1), torch.linalg.vector_norm(x + y, dim=-1))
 
 
+def pairwise_angle(x: Tensor, y: Tensor) -> Tensor:
+    """The `angle` of all pairs, at less cost: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    x, y = _unit(x), _unit(y)
+    return 2 * torch.atan2(squared_distance(x, y).sqrt(), squared_distance(x, -y).sqrt())
+
+
 def _unit(x: Tensor) -> Tensor:
     # the largest entry first, so that the squares of tiny or huge vectors neither vanish nor overflow
     for order in (math.inf, 2):
@@ -55,23 +71,32 @@ def _unit(x: Tensor) -> Tensor:
     return x
 
 
-def angular_moments(theta: Tensor, n_coefficient_projections: int, *, dim: int | None = None) -> Moments:
+def angular_moments(
+    theta: Tensor, n_coefficient_projections: int, *, dim: int | None = None, zero: Tensor | None = None
+) -> Moments:
     """The share λ̂ of n sign bits that differ: it has mean q = θ/π, variance q(1 − q)/n (paper, Lemma 3.2).
 
     So E λ̂² = q(q − q/n + 1/n), E(1 − λ̂)² = (1 − q)(1 − q + q/n) and E λ̂(1 − λ̂) = (1 − 1/n) q(1 − q).
     With ``dim`` the directions τ come in orthogonal blocks of R^d, and the variance becomes
-    q(1 − q)/n + f C(θ, d)/4 with ``orthogonal_share`` f and ``angular_pair_covariance`` C (derived here). The
-    bits of a zero vector are independent even then, which C(π/2, d) does not know.
+    q(1 − q)/n + f C(θ, d)/4 with ``orthogonal_share`` f and ``angular_pair_covariance`` C (derived here).
 
-    >>> angular_moments(torch.tensor([0.0, torch.pi / 2], dtype=torch.float64), 2).square
+    Args:
+        theta: The angles θ.
+        n_coefficient_projections: n, the number of sign bits.
+        dim: d where the directions τ are orthogonal, None where they are independent.
+        zero: Where x or y is the zero vector. Its bits are all +1, and those of the other vector are
+            independent whatever τ is: C = 0 there. None where there are no such pairs.
+
+    >>> angular_moments(torch.tensor([0.0, torch.pi / 2], dtype=torch.float64), 2).square.value()
     tensor([0.0000, 0.3750], dtype=torch.float64)
     """
     q = theta / math.pi
     variance = q * (1 - q) / n_coefficient_projections
     share = 0.0 if dim is None else orthogonal_share(n_coefficient_projections, dim)
     if dim is not None and share > 0:
-        variance = variance + share / 4 * angular_pair_covariance(theta, dim)
-    return Moments.from_variance(q, variance)
+        covariance = share / 4 * angular_pair_covariance(theta, dim)
+        variance = variance + (covariance if zero is None else covariance.masked_fill(zero, 0.0))
+    return Moments(Scaled.plain(q), Scaled.plain(variance))
 
 
 def gaussian_moments(
@@ -89,7 +114,7 @@ def gaussian_moments(
     ``orthogonal_share`` times e^{−s}/ρ² times the ``orthogonal_excess`` of iσ(x − y) (derived here).
 
     >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
-    >>> gaussian_moments(x, -x, 4, sigma=1.0, radius=1.0).mean  # 1 at the far end of the sphere
+    >>> gaussian_moments(x, -x, 4, sigma=1.0, radius=1.0).mean.value()  # 1 at the far end of the sphere
     tensor(1., dtype=torch.float64)
     """
     square = sigma**2 * (x - y).square().sum(-1)
@@ -100,4 +125,4 @@ def gaussian_moments(
         variance = variance + share * (-square).exp() * orthogonal_excess(
             -square, -square, -square, x.shape[-1]
         )
-    return Moments.from_variance(-torch.expm1(-square / 2) / rho, variance / rho**2)
+    return Moments(Scaled.plain(-torch.expm1(-square / 2) / rho), Scaled.plain(variance / rho**2))

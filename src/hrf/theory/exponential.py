@@ -11,6 +11,8 @@ T_A(−ω). A = I is the positive map (SM⁺, antithetic SM⁺⁺), A = iI the t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ from hrf.theory.orthogonal import orthogonal_excess, orthogonal_share
 from hrf.theory.scaled import Scaled, scaled_sum
 
 __all__ = [
-    "covariance_of_sums",
+    "Products",
+    "covariance_of_products",
     "exponential_covariance",
     "exponential_log_mse",
     "exponential_mse",
@@ -54,45 +57,70 @@ def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Te
     return (total.real, total.imag) if total.is_complex() else (total, torch.zeros_like(total))
 
 
-def covariance_of_sums(
-    first: tuple[Tensor, Tensor],
-    second: tuple[Tensor, Tensor],
+class Products(NamedTuple):
+    """Inner products of z_A = u_A + iv_A and z_B = u_B + iv_B: u_Aᵀu_B, v_Aᵀv_B, v_Aᵀu_B and u_Aᵀv_B."""
+
+    uu: Tensor
+    vv: Tensor
+    vu: Tensor
+    uv: Tensor
+
+    @classmethod
+    def of(cls, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Products:
+        """The products of (u_A, v_A) and (u_B, v_B), ``(..., d)`` each."""
+        (u_a, v_a), (u_b, v_b) = first, second
+        return cls(_dot(u_a, u_b), _dot(v_a, v_b), _dot(v_a, u_b), _dot(u_a, v_b))
+
+    def bilinear(self) -> Tensor:
+        """z_Aᵀz_B."""
+        return torch.complex(self.uu - self.vv, self.vu + self.uv)
+
+    def hermitian(self) -> Tensor:
+        """z_Aᵀ conj(z_B)."""
+        return torch.complex(self.uu + self.vv, self.vu - self.uv)
+
+
+def covariance_of_products(
+    products: Products,
     n_projections: int,
+    dim: int,
     *,
     antithetic: bool,
-    orthogonal: bool = False,
+    own: tuple[Products, Products] | None = None,
 ) -> Scaled:
     """Cov(K̂_A, K̂_B)/e^{2xᵀy} = (1/m)[½ Re(f(p) + f(q)) − 1], p = z_Aᵀz_B, q = z_Aᵀ conj(z_B) (derived here).
 
-    Both estimators use the same rows ω. f = exp where both are single and cosh as soon as one of them is
-    antithetic: averaging either one over ±ω already makes the product even in ω. Orthogonal rows add
-    ``orthogonal_share`` times the mean ``orthogonal_excess`` of (z_A, z_B) and (z_A, conj z_B), whatever f
-    is, because the sign of a row does not change the law of an orthogonal pair.
+    Both estimators use the same rows ω, and all depends on z_A and z_B through inner products. f = exp where
+    both are single and cosh as soon as one of them is antithetic: averaging either one over ±ω already makes
+    the product even in ω. Orthogonal rows add ``orthogonal_share`` times the mean ``orthogonal_excess`` of
+    (z_A, z_B) and (z_A, conj z_B), whatever f is, because the sign of a row does not change the law of an
+    orthogonal pair.
 
     Args:
-        first: Real and imaginary parts of z_A, ``(..., d)`` each.
-        second: Real and imaginary parts of z_B, ``(..., d)`` each.
+        products: Of z_A and z_B, tensors that broadcast.
         n_projections: m, the number of rows ω.
+        dim: d, the length of z.
         antithetic: Whether at least one of the two averages over ±ω.
-        orthogonal: Whether the rows come in Haar blocks instead of independently.
+        own: For rows in Haar blocks, the products of z_A with itself and of z_B with itself; None for
+            independent rows.
     """
-    (u_a, v_a), (u_b, v_b) = first, second
-    uu, vv, vu, uv = _dot(u_a, u_b), _dot(v_a, v_b), _dot(v_a, u_b), _dot(u_a, v_b)
+    uu, vv, vu, uv = products
     # p = (uu − vv) + i(vu + uv),  q = (uu + vv) + i(vu − uv)
     if antithetic:
         same_row = scaled_sum(_cosh_excess(uu - vv, vu + uv), _cosh_excess(uu + vv, vu - uv)).times(0.5)
     else:
         same_row = _mean_exp_excess(uu, vv, vu, uv)
     covariance = same_row.times(1 / n_projections)
-    dim = u_a.shape[-1]
-    share = orthogonal_share(n_projections, dim) if orthogonal else 0.0
-    if share == 0:
+    share = 0.0 if own is None else orthogonal_share(n_projections, dim)
+    if own is None or share == 0:
         return covariance
-    alpha, beta = (torch.complex(_dot(u, u) - _dot(v, v), 2 * _dot(u, v)) for u, v in (first, second))
-    plain = orthogonal_excess(alpha, beta, torch.complex(uu - vv, vu + uv), dim)
-    conjugate = orthogonal_excess(alpha, beta.conj(), torch.complex(uu + vv, vu - uv), dim)
-    other_rows = (plain.real + conjugate.real) / 2
-    return scaled_sum(covariance, Scaled(share * other_rows, torch.zeros_like(other_rows)))
+    alpha, beta = (product.bilinear() for product in own)
+    other_rows = orthogonal_excess(alpha, beta, products.bilinear(), dim).real
+    # A real or imaginary z is its own conjugate, up to a sign that changes no row's law: one pair is both.
+    if all(product.uu.any() and product.vv.any() for product in own):
+        conjugate = orthogonal_excess(alpha, beta.conj(), products.hermitian(), dim).real
+        other_rows = (other_rows + conjugate) / 2
+    return scaled_sum(covariance, Scaled.plain(share * other_rows))
 
 
 def exponential_covariance(
@@ -103,7 +131,7 @@ def exponential_covariance(
     antithetic: tuple[bool, bool] = (True, True),
     orthogonal: bool = False,
 ) -> Scaled:
-    """Cov(K̂_A, K̂_B)/e^{2xᵀy} of two estimators on the same rows: ``covariance_of_sums`` of z_A and z_B.
+    """Cov(K̂_A, K̂_B)/e^{2xᵀy} of two estimators on the same rows: ``covariance_of_products`` of z_A and z_B.
 
     Args:
         x: Queries ``(..., d)``.
@@ -118,7 +146,10 @@ def exponential_covariance(
     tensor(0., dtype=torch.float64)
     """
     first, second = (shifted_sum(x, y, matrix) for matrix in matrices)
-    return covariance_of_sums(first, second, n_projections, antithetic=any(antithetic), orthogonal=orthogonal)
+    own = (Products.of(first, first), Products.of(second, second)) if orthogonal else None
+    return covariance_of_products(
+        Products.of(first, second), n_projections, x.shape[-1], antithetic=any(antithetic), own=own
+    )
 
 
 def exponential_log_mse(

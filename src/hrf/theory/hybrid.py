@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hrf.theory.coefficients import Moments, angle, angular_moments, gaussian_moments
 from hrf.theory.exponential import exponential_covariance
-from hrf.theory.scaled import Scaled, scaled_sum
+from hrf.theory.scaled import Scaled, complement, scaled_sum
 
 __all__ = [
     "angular_hybrid_log_mse",
@@ -30,6 +30,9 @@ __all__ = [
 def hybrid_covariance(moments: Sequence[Moments], covariances: Sequence[Sequence[Scaled | None]]) -> Scaled:
     """Σ_{kl} E[λ̂_k λ̂_l] Cov_kl, the variance of a hybrid of p + 1 bases (paper, Theorem 3.1, for any p).
 
+    With the means μ_k, where μ_{p+1} = 1 − Σ μ_k, and the variances V_k of the p coefficients it is
+    Σ_{kl} μ_k μ_l Cov_kl + Σ_k V_k Var(K̂_k − K̂_{p+1}).
+
     Args:
         moments: Of the p coefficients, independent of one another.
         covariances: Of the p + 1 bases, symmetric; None where two bases are independent.
@@ -37,29 +40,17 @@ def hybrid_covariance(moments: Sequence[Moments], covariances: Sequence[Sequence
     Returns:
         The variance, in the units of the covariances (relative where they are relative).
     """
-    weights = _second_moments(moments)
+    means = [moment.mean for moment in moments]
+    means.append(complement(*means))
     terms = [
-        covariance.times(weight)
-        for weight_row, covariance_row in zip(weights, covariances, strict=True)
-        for weight, covariance in zip(weight_row, covariance_row, strict=True)
-        if covariance is not None
+        (covariance, weight.times(other))
+        for weight, row in zip(means, covariances, strict=True)
+        for other, covariance in zip(means, row, strict=True)
     ]
-    return scaled_sum(*terms)
-
-
-def _second_moments(moments: Sequence[Moments]) -> list[list[Tensor]]:
-    """E[λ̂_k λ̂_l] for k, l ≤ p + 1, where λ̂_{p+1} = 1 − Σ λ̂_k takes what the others leave."""
-    table = [[a.square if a is b else a.mean * b.mean for b in moments] for a in moments]
-    left_mean, left_square = 1 - moments[0].mean, moments[0].complement_square
-    for moment in moments[1:]:
-        left_square = left_square - 2 * left_mean * moment.mean + moment.square
-        left_mean = left_mean - moment.mean
-    with_left = []
-    for row, moment in zip(table, moments, strict=True):
-        others = [b.mean for b in moments if b is not moment]
-        with_left.append(moment.cross - moment.mean * sum(others, torch.zeros_like(moment.mean)))
-        row.append(with_left[-1])
-    return [*table, [*with_left, left_square]]
+    for k, moment in enumerate(moments):
+        v = moment.variance
+        terms += [(covariances[k][k], v), (covariances[k][-1], v.times(-2)), (covariances[-1][-1], v)]
+    return scaled_sum(*(covariance.times(weight) for covariance, weight in terms if covariance is not None))
 
 
 def bipolar_log_mse(
@@ -98,8 +89,8 @@ def angular_hybrid_log_mse(
     orthogonal: bool = False,
 ) -> Tensor:
     """Log MSE of the angular hybrid, λ = θ/π (paper, Theorem D.1); ``orthogonal`` is for both ω and τ."""
-    dim = x.shape[-1] if orthogonal else None
-    moments = angular_moments(angle(x, y), n_coefficient_projections, dim=dim)
+    dim, zero = x.shape[-1] if orthogonal else None, ~(x.any(-1) & y.any(-1))
+    moments = angular_moments(angle(x, y), n_coefficient_projections, dim=dim, zero=zero)
     return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal)
 
 

@@ -17,12 +17,7 @@ __all__ = ["optimal_log_mse", "optimal_log_relative_mse", "optimal_mse"]
 
 
 def optimal_log_relative_mse(
-    z: Tensor,
-    n_projections: int,
-    a: Tensor | float,
-    basis: Tensor | None = None,
-    *,
-    orthogonal: bool = False,
+    form: Tensor, square: Tensor, n_projections: int, a: Tensor, *, orthogonal: bool = False
 ) -> Tensor:
     """Log of MSE/e^{2xᵀy} = (1/m)[Π_l (1 − 4a_l)(1 − 8a_l)^{−1/2} exp(ζ_l²/(1 − 8a_l)) − 1], ζ = Qᵀ(x + y).
 
@@ -30,34 +25,31 @@ def optimal_log_relative_mse(
     length and keeps its direction, so the covariance of two rows is that of the positive map.
 
     Args:
-        z: The sums x + y, ``(..., d)``.
+        form: The quadratic form Σ_l ζ_l²/(1 − 8a_l).
+        square: ‖x + y‖², of the same shape.
         n_projections: m, the number of rows ω.
-        a: The a_l, below 1/8: a number, or one for each column of the basis, ``(..., d)``.
-        basis: Q, ``(..., d, d)`` with orthonormal columns; None for the identity.
+        a: The a_l, below 1/8, ``(..., d)``; the leading axes broadcast against ``form``.
         orthogonal: Whether the rows come in Haar blocks.
 
     Raises:
         ValueError: If some a_l ≥ 1/8, where the MSE is infinite.
         NotImplementedError: If rows are orthogonal and the a_l differ.
     """
-    curvature = torch.as_tensor(a, dtype=z.dtype, device=z.device).expand_as(z)
-    if bool((curvature >= 1 / 8).any()):
-        raise ValueError(f"a must be below 1/8 for a finite MSE, got {curvature.max().item()}")
-    zeta = z if basis is None else (z.unsqueeze(-2) @ basis).squeeze(-2)
-    rest = 1 - 8 * curvature
+    if bool((a >= 1 / 8).any()):
+        raise ValueError(f"a must be below 1/8 for a finite MSE, got {a.max().item()}")
     # (1 − 4a)²/(1 − 8a) = 1 + 16a²/(1 − 8a)
-    logarithm = (torch.log1p(16 * curvature.square() / rest) / 2 + zeta.square() / rest).sum(-1)
+    logarithm = form + torch.log1p(16 * a.square() / (1 - 8 * a)).sum(-1) / 2
     variance = Scaled(-torch.expm1(-logarithm) / n_projections, logarithm)
-    share = orthogonal_share(n_projections, z.shape[-1]) if orthogonal else 0.0
+    dim = a.shape[-1]
+    share = orthogonal_share(n_projections, dim) if orthogonal else 0.0
     if share == 0:
         return variance.log()
-    if bool((curvature != curvature[..., :1]).any()):
+    if bool((a != a[..., :1]).any()):
         raise NotImplementedError(
             "no closed form is known for orthogonal rows with different a_l; it is for iid rows, or equal a_l"
         )
-    square = z.square().sum(-1)
-    excess = orthogonal_excess(square, square, square, z.shape[-1])
-    return scaled_sum(variance, Scaled(share * excess, torch.zeros_like(excess))).log()
+    excess = orthogonal_excess(square, square, square, dim)
+    return scaled_sum(variance, Scaled.plain(share * excess)).log()
 
 
 def optimal_log_mse(
@@ -69,8 +61,21 @@ def optimal_log_mse(
     *,
     orthogonal: bool = False,
 ) -> Tensor:
-    """Log MSE = 2xᵀy + ``optimal_log_relative_mse`` of x + y, for ``x`` and ``y`` of shape ``(..., d)``."""
-    relative = optimal_log_relative_mse(x + y, n_projections, a, basis, orthogonal=orthogonal)
+    """Log MSE = 2xᵀy + ``optimal_log_relative_mse`` of x + y.
+
+    Args:
+        x: Queries ``(..., d)``.
+        y: Keys ``(..., d)``, broadcast against ``x``.
+        n_projections: m, the number of rows ω.
+        a: The a_l, below 1/8: a number, or one for each column of the basis, ``(..., d)``.
+        basis: Q, ``(..., d, d)`` with orthonormal columns; None for the identity.
+        orthogonal: Whether the rows come in Haar blocks, for equal a_l only.
+    """
+    z = x + y
+    zeta = z if basis is None else (z.unsqueeze(-2) @ basis).squeeze(-2)
+    a = torch.as_tensor(a, dtype=z.dtype, device=z.device).expand_as(z)
+    form, square = (zeta.square() / (1 - 8 * a)).sum(-1), z.square().sum(-1)
+    relative = optimal_log_relative_mse(form, square, n_projections, a, orthogonal=orthogonal)
     return relative + 2 * (x * y).sum(-1)
 
 

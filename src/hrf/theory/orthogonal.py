@@ -20,7 +20,7 @@ __all__ = ["angular_pair_covariance", "orthogonal_excess", "orthogonal_share"]
 
 _LARGEST = 160.0  # of max(|α| + |β|, 2|γ|); beyond it the excess counts as zero, see `orthogonal_excess`
 _TERMS = 48  # of the Fourier series of the angular covariance, where it converges as fast as that
-_CHUNK = 1 << 14  # elements for which the series is summed at a time: bounds the memory of its rows
+_CHUNK = 1 << 13  # elements for which the series is summed at a time: bounds the memory of its rows
 
 
 def orthogonal_share(n_rows: int, dim: int) -> float:
@@ -47,7 +47,11 @@ def orthogonal_excess(alpha: Tensor, beta: Tensor, gamma: Tensor, dim: int) -> T
     terms of degree 0 and 1 are 1 and 0:
 
         1 + excess = Σ_J [s^J] G(s) / (c)_J,    S = (α + β)/2,  P = αβ/4,  Q(s) = 1 + Ss + Ps²,
-        G(s) = ((1 + Ss)/Q(s))^c  Σ_k (c)_k² / ((c − ½)_k k!) · ((P − γ²/4) s²/Q(s))^k.
+        G(s) = ((1 + Ss)/Q(s))^c ₂F₁(c, c; c − ½; (P − γ²/4) s²/Q(s)).
+
+    Pfaff's transformation leaves smaller terms: with Γ = γ²/4 and R(s) = 1 + Ss + Γs² = Q(s) + (Γ − P)s²,
+
+        G(s) = ((1 + Ss)/R(s))^c  Σ_k (c)_k (−½)_k / ((c − ½)_k k!) · ((Γ − P) s²/R(s))^k.
 
     Nothing cancels near zero, and the rounding error stays below 1e-15 of √(V_A V_B), the variances that
     the excess corrects. For a = b the sum is e^{−α} ₁F₁(d; d/2; α/2) − 1.
@@ -69,8 +73,8 @@ def orthogonal_excess(alpha: Tensor, beta: Tensor, gamma: Tensor, dim: int) -> T
         raise ValueError(f"orthogonal rows need dim >= 2, got dim={dim}")
     far = torch.maximum(alpha.abs() + beta.abs(), 2 * gamma.abs()) > _LARGEST
     alpha, beta, gamma = (torch.where(far, 0.0, value) for value in (alpha, beta, gamma))
-    product = alpha * beta / 4
-    coefficients = [(alpha + beta) / 2, product, product - gamma * gamma / 4]
+    product = gamma * gamma / 4
+    coefficients = [(alpha + beta) / 2, product, product - alpha * beta / 4]
     if not any(value.is_complex() and bool(value.imag.any()) for value in coefficients):
         coefficients = [value.real for value in coefficients]
     columns = torch.stack(coefficients).reshape(3, far.numel())
@@ -79,9 +83,9 @@ def orthogonal_excess(alpha: Tensor, beta: Tensor, gamma: Tensor, dim: int) -> T
 
 
 def _excess_series(coefficients: Tensor, c: float) -> Tensor:
-    """Σ_{J≥2} [s^J] G(s)/(c)_J for stacked S, P and P − γ²/4, ``(3, E) -> (E,)``."""
+    """Σ_{J≥2} [s^J] G(s)/(c)_J for stacked S, Γ and Γ − P, ``(3, E) -> (E,)``."""
     half_sum, product, gap = coefficients.unbind()
-    mixed = bool(gap.any())
+    square, both, mixed = half_sum.square(), product * half_sum, bool(gap.any())
     # The terms of degrees J−1, J−2, J−3, each (rows, E), row k for the k-th power of the gap: G = 1 + 0·s + …
     newest = torch.zeros_like(half_sum)[None]
     middle = torch.ones_like(newest)
@@ -89,30 +93,29 @@ def _excess_series(coefficients: Tensor, c: float) -> Tensor:
     total = torch.zeros_like(half_sum)
     peak = total.abs()
     tolerance = torch.finfo(half_sum.dtype).eps / 16
-    degree = 2
-    while True:
+    degree, negligible = 2, 0
+    while negligible < 3:
         n1 = c + degree - 1
         n2 = n1 * (c + degree - 2)
-        # Row 0 is ((1 + Ss)/Q)^c: its logarithmic derivative gives a recurrence of three terms.
-        head = (
-            2 * (degree - 1) / n1 * half_sum * newest[0]
-            + ((degree - 2) * half_sum.square() + (degree - 2 + 2 * c) * product) / n2 * middle[0]
-            + product * half_sum / n2 * oldest[0]
-        ) / -degree
-        rows = head[None]
+        # Row 0 is ((1 + Ss)/R)^c: its logarithmic derivative gives a recurrence of three terms.
+        factor = torch.add((degree - 2) * square, product, alpha=degree - 2 + 2 * c)
+        head = half_sum * newest[0] * (2 * (1 - degree) / (n1 * degree))
+        head = head.addcmul(factor, middle[0], value=-1 / (n2 * degree))
+        rows = head.addcmul(both, oldest[0], value=-1 / (n2 * degree))[None]
         if mixed:
-            # Row k times Q is row k−1 times s² (and constants).
+            # Row k times R is row k−1 times s² (and constants).
             k = torch.arange(1, len(middle) + 1, dtype=total.abs().dtype, device=total.device)[:, None]
-            upper = (c + k - 1).square() / ((c + k - 1.5) * k * n2) * gap * middle
-            upper[: len(newest) - 1] -= half_sum / n1 * newest[1:]
-            upper[: len(middle) - 1] -= product / n2 * middle[1:]
+            upper = gap * middle * ((c + k - 1) * (k - 1.5) / ((c + k - 1.5) * k * n2))
+            upper[: len(newest) - 1].addcmul_(half_sum, newest[1:], value=-1 / n1)
+            upper[: len(middle) - 1].addcmul_(product, middle[1:], value=-1 / n2)
             rows = torch.cat([rows, upper])
         total = total + rows.sum(0)
-        peak = torch.maximum(peak, rows.abs().sum(0))
+        size = rows.abs().sum(0)
+        peak = torch.maximum(peak, size)
+        negligible = 0 if bool((size > tolerance * peak).any()) else negligible + 1
         newest, middle, oldest = rows, newest, middle
-        if not any(bool((level.abs().sum(0) > tolerance * peak).any()) for level in (newest, middle, oldest)):
-            return total
         degree += 1
+    return total
 
 
 def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Scaled", "scaled_sum"]
+__all__ = ["Scaled", "complement", "scaled_sum"]
 
 
 class Scaled(NamedTuple):
@@ -29,8 +29,20 @@ class Scaled(NamedTuple):
     mantissa: Tensor
     exponent: Tensor
 
-    def times(self, factor: Tensor | float) -> Scaled:
-        """The product with an ordinary number."""
+    @classmethod
+    def plain(cls, number: Tensor) -> Scaled:
+        """An ordinary number."""
+        return cls(number, torch.zeros_like(number))
+
+    @classmethod
+    def exp(cls, exponent: Tensor) -> Scaled:
+        """The exponential of a number, which itself may overflow."""
+        return cls(torch.ones_like(exponent), exponent)
+
+    def times(self, factor: Scaled | Tensor | float) -> Scaled:
+        """The product with another number."""
+        if isinstance(factor, Scaled):
+            return Scaled(self.mantissa * factor.mantissa, self.exponent + factor.exponent)
         return Scaled(self.mantissa * factor, self.exponent)
 
     def times_exp(self, exponent: Tensor) -> Scaled:
@@ -54,3 +66,9 @@ def scaled_sum(*terms: Scaled) -> Scaled:
     largest = torch.where(largest.isneginf(), 0.0, largest)
     mantissas = [t.mantissa * (e - largest).exp() for t, e in zip(terms, exponents, strict=True)]
     return Scaled(reduce(torch.add, mantissas), largest)
+
+
+def complement(*numbers: Scaled) -> Scaled:
+    """1 − Σ numbers: what weights leave for the last one."""
+    one = Scaled.plain(torch.ones_like(numbers[0].mantissa))
+    return scaled_sum(one, *(number.times(-1) for number in numbers))

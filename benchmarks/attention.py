@@ -1,0 +1,197 @@
+"""Attention: 8 heads, d = d_v = 64, 256 features, sequences of 512 to 16,384 tokens.
+
+Peers are performer-pytorch and PyTorch's exact attention. FLOPs are those of the products that linear attention
+needs: projections and the state for queries and for keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import hrf
+from benchmarks.cases import Against, Case, costs, faster_than
+
+__all__ = ["CASES", "SETTINGS"]
+
+LENGTHS = (512, 1024, 4096, 16384)
+HEADS, DIM, M = 8, 64, 128
+WIDTH = 2 * M
+HYBRID_M, HYBRID_BITS = 16, 8
+LONG = 4096  # from here on the targets are for linear attention's home ground
+ROUNDS = {16384: 3}  # exact attention takes seconds there
+
+
+def group(length: int) -> str:
+    return f"attention, {length:,} tokens"
+
+
+SETTINGS = {
+    group(length): {
+        "heads": HEADS,
+        "length": length,
+        "dim": DIM,
+        "features": WIDTH,
+        "hybrid_n_projections": HYBRID_M,
+        "hybrid_n_coefficient_projections": HYBRID_BITS,
+    }
+    for length in LENGTHS
+}
+
+EXACT = "exact (scaled_dot_product_attention)"
+PERFORMER, PERFORMER_TRAINING = "performer-pytorch", "performer-pytorch, forward + backward"
+PERFORMER_CAUSAL = "performer-pytorch, causal"
+EXPLICIT = "AngularHybrid, explicit features"
+POSITIVE = "Positive"
+
+Timed = Callable[[], Any]
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@cache
+def inputs(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value ``(1, H, L, d)``."""
+    with torch.inference_mode(False):  # training needs ordinary tensors
+        query, key, value = torch.randn(3, 1, HEADS, length, DIM, generator=generator())
+    return query, key, value
+
+
+def flops(length: int, width: int, projections: int) -> float:
+    """Of queries and keys: projections, and a state of the values and their weights."""
+    return 2.0 * HEADS * length * (2 * DIM * projections + 2 * width * (DIM + 1))
+
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def forward(attention: Attention, length: int) -> Timed:
+    return partial(attention, *inputs(length))
+
+
+def forward_and_backward(attention: Attention, length: int) -> Timed:
+    with torch.inference_mode(False):
+        leaves = [u.clone().requires_grad_() for u in inputs(length)]
+
+    def run() -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            return torch.autograd.grad(attention(*leaves).square().sum(), leaves)[0]
+
+    return run
+
+
+def performer(*, causal: bool = False) -> Attention:
+    from performer_pytorch import FastAttention
+
+    with torch.inference_mode(False):
+        torch.manual_seed(0)
+        return FastAttention(DIM, nb_features=WIDTH, causal=causal)  # type: ignore[no-any-return]
+
+
+def positive(**options: Any) -> Attention:
+    with torch.inference_mode(False):
+        phi = hrf.Positive(DIM, n_projections=M, generator=generator())
+    return lambda query, key, value: hrf.attention(query, key, value, phi, **options)
+
+
+def angular() -> hrf.AngularHybrid:
+    return hrf.AngularHybrid(
+        DIM, n_projections=HYBRID_M, n_coefficient_projections=HYBRID_BITS, generator=generator()
+    )
+
+
+def grouped() -> Attention:
+    phi = angular()
+    return lambda query, key, value: hrf.attention(query, key, value, phi)
+
+
+def explicit() -> Attention:
+    """What one writes with the features at hand: two products and a division."""
+    phi = angular()
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scale = DIM**-0.25
+        q, k = phi.queries(query * scale), phi.keys(key * scale)
+        return q @ (k.mT @ value) / (q @ k.sum(-2).unsqueeze(-1))
+
+    return attention
+
+
+def step(length: int) -> Timed:
+    """Decode one token behind ``length`` others."""
+    state = hrf.AttentionState(hrf.Positive(DIM, n_projections=M, generator=generator()))
+    query, key, value = inputs(length)
+    state.prefill(query, key, value)
+    token = [u[..., 0, :] for u in (query, key, value)]
+    return lambda: state.step(*token)
+
+
+def cases(length: int) -> list[Case]:
+    """The cases of one length, with the targets that hold there."""
+    work = flops(length, WIDTH, M)
+    hybrid_work = flops(length, 4 * HYBRID_M * (1 + HYBRID_BITS), HYBRID_M + HYBRID_BITS)
+    long = length >= LONG
+    peer = {"requires": "performer_pytorch"}
+
+    def case(name: str, setup: Callable[[], Timed], work: float, *against: Against, **options: Any) -> Case:
+        return Case(
+            name,
+            group(length),
+            setup,
+            flops=work,
+            against=against,
+            size=length,
+            rounds=ROUNDS.get(length),
+            **options,
+        )
+
+    found = [
+        case(EXACT, lambda: forward(scaled_dot_product_attention, length), 4.0 * HEADS * length**2 * DIM),
+        case(PERFORMER, lambda: forward(performer(), length), work, **peer),
+        case(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
+        case(
+            POSITIVE,
+            lambda: forward(positive(), length),
+            work,
+            faster_than(PERFORMER, at_least=5 if long else None),
+            faster_than(EXACT, at_least=1 if length >= 1024 else None),
+        ),
+        case(
+            f"{POSITIVE}, causal",
+            lambda: forward(positive(is_causal=True), length),
+            work,
+            costs(POSITIVE, at_most=2.5 if length == LONG else None),
+            *([faster_than(PERFORMER_CAUSAL, at_least=20)] if length == LONG else []),
+        ),
+        case(
+            "AngularHybrid",
+            lambda: forward(grouped(), length),
+            hybrid_work,
+            faster_than(EXPLICIT, at_least=5 if long else None),
+            faster_than(PERFORMER, at_least=3 if long else None),
+        ),
+        case(f"{POSITIVE}, one token decoded", lambda: step(length), flops(1, WIDTH, M)),
+    ]
+    if length <= LONG:
+        found += [
+            case(
+                f"{POSITIVE}, forward + backward",
+                lambda: forward_and_backward(positive(), length),
+                3 * work,
+                faster_than(PERFORMER_TRAINING, at_least=2.5 if long else None),
+            ),
+            case(PERFORMER_TRAINING, lambda: forward_and_backward(performer(), length), 3 * work, **peer),
+        ]
+    if length == LONG:
+        found.append(case(PERFORMER_CAUSAL, lambda: forward(performer(causal=True), length), work, **peer))
+    return found
+
+
+CASES = tuple(case for length in LENGTHS for case in cases(length))

@@ -1,0 +1,134 @@
+"""Tokens of one label side by side: blocks of a fixed size, so that one batched product serves all labels.
+
+A segment is what one row (a head of one sequence) has of one label. It is cut into blocks; only the last of
+them is not full, so the work is that of the tokens plus half a block a segment, however uneven the labels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+__all__ = ["Blocks", "finite"]
+
+_ALL = slice(None)
+
+
+class Blocks(NamedTuple):
+    """Tokens by segment, for R rows of L tokens with G labels each.
+
+    Attributes:
+        members: token r·L + l at each place, ``(N, size)``; places left over repeat the block's first.
+        filled: which places hold a token, ``(N, size)``.
+        segment: (r·G + g)·n_labels + label of each block, ascending, ``(N,)``.
+        counts: number of tokens in each segment, ``(R, G, n_labels)``.
+        place: where each token is among all N·size places, ``(R, G, L)``; anywhere if it is left out.
+        first: the first block of each row, and N: R + 1 numbers.
+    """
+
+    members: Tensor
+    filled: Tensor
+    segment: Tensor
+    counts: Tensor
+    place: Tensor
+    first: list[int]
+
+    @classmethod
+    def of(cls, labels: Tensor, n_labels: int, size: int) -> Blocks:
+        """Blocks of tokens by ``labels (R, G, L)``; a label of ``n_labels`` leaves a token out."""
+        n_rows, n_groups, length = labels.shape
+        device = labels.device
+        every = torch.arange(n_rows * n_groups, device=device)
+        own = labels + (n_labels + 1) * every.view(n_rows, n_groups, 1)
+        counts = torch.bincount(own.flatten(), minlength=len(every) * (n_labels + 1))
+        counts = counts.view(n_rows, n_groups, n_labels + 1)
+        n_blocks = (counts[..., :n_labels] + size - 1) // size
+        first = [0, *n_blocks.sum((1, 2)).cumsum(0).tolist()]
+        # Sorted tokens of a segment are neighbours, and so are their places: the two differ by a constant.
+        padded = pad(n_blocks * size, (0, 1)).flatten()
+        gap = padded.cumsum(0) - padded - (counts.flatten().cumsum(0) - counts.flatten())
+        labels, order = labels.sort(dim=-1, stable=True)
+        rank = torch.arange(labels.numel(), device=device).view(labels.shape)
+        place = rank + gap[own.gather(-1, order)]
+        tokens = order + length * every[:n_rows].view(-1, 1, 1)
+        n_places = first[-1] * size
+        members = tokens.new_full((n_places + 1,), -1)  # the last place is for those left out
+        members.scatter_(0, place.masked_fill(labels == n_labels, n_places).flatten(), tokens.flatten())
+        members = members[:-1].view(-1, size)
+        filled = members >= 0
+        return cls(
+            members.where(filled, members[:, :1]),
+            filled,
+            torch.repeat_interleave(n_blocks.flatten()),
+            counts[..., :n_labels],
+            torch.empty_like(place).scatter_(-1, order, place),
+            first,
+        )
+
+    def rows(self, start: int, end: int) -> Blocks:
+        """The blocks of rows ``start`` to ``end``, as if there were no others but for the tokens' numbers."""
+        some, size = slice(self.first[start], self.first[end]), self.members.shape[-1]
+        return Blocks(
+            self.members[some],
+            self.filled[some],
+            self.segment[some] - start * self.counts[0].numel(),
+            self.counts[start:end],
+            self.place[start:end] - some.start * size,
+            [block - some.start for block in self.first[start : end + 1]],
+        )
+
+    def pieces(self, step: int, start: int = 0, end: int | None = None) -> list[slice]:
+        """Blocks of rows ``start`` to ``end``, in even pieces of about ``step`` blocks."""
+        low, high = self.first[start], self.first[-1 if end is None else end]
+        n_pieces = max(1, round((high - low) / max(1, step)))
+        step = max(1, -(-(high - low) // n_pieces))
+        return [slice(block, min(block + step, high)) for block in range(low, high, step)]
+
+    def take(self, tokens: Tensor, some: slice | Tensor = _ALL) -> Tensor:
+        """What all places of some blocks hold, of ``tokens (R·L, d)``: ``(n, size, d)``."""
+        members = self.members[some]
+        return tokens.index_select(0, members.flatten()).view(*members.shape, tokens.shape[-1])
+
+    def take_once(self, tokens: Tensor, some: slice) -> Tensor:
+        """The same, with zeros in the places left over."""
+        left_over = (~self.filled[some]).flatten().nonzero().squeeze(-1)
+        return (
+            self.take(tokens, some)
+            .flatten(0, 1)
+            .index_fill_(0, left_over, 0)
+            .unflatten(0, self.members[some].shape)
+        )
+
+    def give(self, places: Tensor) -> Tensor:
+        """Back from places ``(N, size, d)`` to tokens, for one label a token: ``(R·L, d)``."""
+        return places.flatten(0, 1).index_select(0, self.place.flatten())
+
+    def add(self, blocks: Tensor) -> Tensor:
+        """Sums over the blocks of each segment: ``(N, d) -> (R·G·n_labels, d)``."""
+        return blocks.new_zeros(self.counts.numel(), blocks.shape[-1]).index_add_(0, self.segment, blocks)
+
+    def largest(self, blocks: Tensor) -> Tensor:
+        """Maxima over the blocks of each segment, −∞ without any: ``(N, d) -> (R·G·n_labels, d)``."""
+        segments = blocks.new_full((self.counts.numel(), blocks.shape[-1]), -torch.inf)
+        return segments.scatter_reduce_(0, self.segment.unsqueeze(-1).expand_as(blocks), blocks, "amax")
+
+    def lists(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens of several labels in a row, one list after the other, and how many tokens each list has.
+
+        Args:
+            table: which labels are in which list, booleans ``(R, n, n_labels)``, for one label a token.
+        """
+        counts = table * self.counts  # (R, n, n_labels)
+        flat, own = counts.flatten(), self.counts.flatten()
+        start = (own.cumsum(0) - own).view(self.counts.shape).expand(counts.shape).flatten()
+        shift = (start - (flat.cumsum(0) - flat)).repeat_interleave(flat)
+        tokens = self.members[self.filled]  # segment by segment
+        return tokens[shift + torch.arange(len(shift), device=shift.device)], counts.sum(-1).flatten()
+
+
+def finite(scale: Tensor) -> Tensor:
+    """A log scale where there is something, 0 where there is nothing (−∞)."""
+    return scale.masked_fill(scale.isneginf(), 0)
