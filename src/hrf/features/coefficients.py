@@ -41,7 +41,7 @@ class Coefficient(Linearised):
 
     @full_precision
     def moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        """First and second moments of λ̂ over draws for every pair, in closed form: numbers that may overflow."""
+        """First and second moments of λ̂ over draws for every pair, in closed form and float64."""
         x, y = self._checked_pair(x, y)
         return self._moments(x.double(), y.double())
 

@@ -49,7 +49,6 @@ class ComplexSum(NamedTuple):
 
         zero = next(part for part in self if part is not None).query.new_zeros(())
         vu = dot(self.imag, other.real)
-        uv = (
-            vu if other is self else dot(self.real, other.imag)
-        )  # to the last digit, so that zᵀ conj(z) is real
+        # One number for both where z is the same, so that zᵀ conj(z) is real to the last digit.
+        uv = vu if other is self else dot(self.real, other.imag)
         return theory.Products(dot(self.real, other.real), dot(self.imag, other.imag), vu, uv)
