@@ -34,20 +34,27 @@ _LOG2E = math.log2(math.e)
 
 
 def sums(
-    x: Tensor, y: Tensor, values: Tensor, feature_map: ClusteredHybrid, keep: Tensor | None = None
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    feature_map: ClusteredHybrid,
+    keep: Tensor | None = None,
+    root: float = 1,
 ) -> Features:
     """Σ_y K̂(x, y) v(y) for all queries, over the keys to keep.
 
     Args:
-        x: queries ``(..., H, L, d)``, scaled and checked.
+        x: queries ``(..., H, L, d)``, checked.
         y: keys ``(..., H, S, d)``.
         values: ``(..., H, S, c)``.
         feature_map: the map.
         keep: booleans that broadcast to ``(..., H, S)``; ``None`` keeps all. Masked keys are not in the means
             of `ClusteredHybrid.recenter` either.
+        root: what multiplies queries and keys.
     """
     if not (x.shape[-2] and y.shape[-2]):
         return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
+    x, y = x * root, y * root
     queries = _Clusters.of(x, feature_map, "query", None)
     keys = _Clusters.of(y, feature_map, "key", keep)
     exact, served = (

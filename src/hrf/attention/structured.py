@@ -14,7 +14,7 @@ from hrf.features.clustered import ClusteredHybrid
 
 __all__ = ["engine", "sums"]
 
-Engine = Callable[..., Features]  # x, y, values with a column of ones, the map, keys to keep
+Engine = Callable[..., Features]  # x, y, values with a column of ones, the map, keys to keep, root
 
 
 def engine(feature_map: FeatureMap) -> Engine | None:
@@ -27,7 +27,6 @@ def engine(feature_map: FeatureMap) -> Engine | None:
 def sums(inputs: Inputs, feature_map: FeatureMap, engine: Engine) -> Features:
     """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y): ``(B, H, L, d_v + 1)``."""
     x, y, v = (tensor.to(inputs.dtype) for tensor in inputs[:3])
-    x, y = x * inputs.root, y * inputs.root
     keep: Tensor | None = None
     if inputs.ignore is not None:
         keep = ~inputs.ignore[:, None]
@@ -35,4 +34,4 @@ def sums(inputs: Inputs, feature_map: FeatureMap, engine: Engine) -> Features:
     feature_map._check_values(x, "query")
     feature_map._check_values(y, "key")
     values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
-    return engine(x, y, values, feature_map, keep)
+    return engine(x, y, values, feature_map, keep, inputs.root)
