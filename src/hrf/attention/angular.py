@@ -12,6 +12,7 @@ h the number of bits that differ, and the same with those that agree for the sec
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from hrf.attention.blocks import Place
 from hrf.attention.segments import Blocks, finite
 from hrf.features.base import Features, Side, half_square
 from hrf.features.coefficients import Angular
@@ -200,45 +202,45 @@ class _Product:
     def __init__(self, codes: _Codes, bases: list[Any], *, in_place: bool) -> None:
         self.codes, self.bases, self.in_place = codes, bases, in_place
         self.widths = [base.feature_dim for base in bases]
+        self.places: defaultdict[str, Place] = defaultdict(Place)
 
     def __call__(self, queries: _Side, keys: _Side, values: Tensor) -> Tensor:
         n_rows, n_groups, length = queries.codes.shape
-        n_keys = keys.codes.shape[-1]
-        step = min(n_rows, max(1, _TOKENS // (n_groups * max(length, n_keys))))
-        # Features of some rows, in one place for all of them; before them, zeros for what is not there.
-        self.table = (
-            values.new_zeros(1 + step * max(length, n_keys), sum(self.widths)) if self.in_place else None
-        )
+        longest = max(length, keys.codes.shape[-1])
+        step = min(n_rows, max(1, _TOKENS // (n_groups * longest)))
         values = values.reshape(-1, values.shape[-1])
+        out = values.new_empty(n_rows, length, values.shape[-1]) if self.in_place else None
         parts = []
         for start in range(0, n_rows, step):
             end = min(start + step, n_rows)
             state = self._write(keys, values, start, end)
-            parts.append(self._read(queries, state, start, end))
-        return torch.cat(parts)
+            place = None if out is None else out[start:end].view(-1, out.shape[-1])
+            parts.append(self._read(queries, state, start, end, place))
+        return torch.cat(parts) if out is None else out
 
     def _write(self, keys: _Side, values: Tensor, start: int, end: int) -> Tensor:
         """What queries of each code read, ``(rows·G·2^g, D, c)``."""
         shape = (end - start, *self.codes.shape, -1)
-        blocks, c = keys.blocks, values.shape[-1]
+        c = values.shape[-1]
         state = values.new_zeros(math.prod(shape[:-1]), sum(self.widths) * c)
         for phi, segment, some in self._pieces(keys, start, end):
-            product = phi.mT @ blocks.take(values, some)
+            product = self._product(phi.mT, self._take(values, keys.blocks.members[some], "right"))
             state = state.index_add_(0, segment, product.flatten(1))
         spread = self.codes.spread(state.view(shape), [w * c for w in self.widths])
-        return spread.view(-1, sum(self.widths), c)
+        return spread.view(-1, sum(self.widths) * c)
 
-    def _read(self, queries: _Side, state: Tensor, start: int, end: int) -> Tensor:
+    def _read(self, queries: _Side, state: Tensor, start: int, end: int, out: Tensor | None) -> Tensor:
         """The sums for the queries of some rows, ``(rows·L, c)``."""
         blocks = queries.blocks
-        parts = [
-            phi @ state.index_select(0, segment) for phi, segment, _ in self._pieces(queries, start, end)
-        ]
+        parts = []
+        for phi, segment, _ in self._pieces(queries, start, end):
+            states = self._take(state, segment, "right").view(len(phi), phi.shape[-1], -1)
+            parts.append(torch.bmm(phi, states))
         result = (torch.cat(parts) if len(parts) > 1 else parts[0]).flatten(0, 1)
         first, *others = (blocks.place[start:end] - blocks.first[start] * blocks.members.shape[-1]).unbind(1)
-        total = result.index_select(0, first.flatten())
+        total = torch.index_select(result, 0, first.flatten(), out=out)
         for place in others:
-            total += result.index_select(0, place.flatten())
+            total += self._take(result, place.flatten(), "right")
         return total
 
     def _pieces(self, side: _Side, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, slice]]:
@@ -247,13 +249,25 @@ class _Product:
         table = self._features(side, start, end)
         for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
             members = (blocks.members[some] - (start * length - 1)) * blocks.filled[some]
-            phi = table.index_select(0, members.flatten()).view(*members.shape, -1)
+            phi = self._take(table, members, "left")
             yield phi, blocks.segment[some] - start * math.prod(self.codes.shape), some
+
+    def _take(self, table: Tensor, index: Tensor, name: str) -> Tensor:
+        """Rows of a table, ``(*index.shape, ·)``, in a place of their own."""
+        out = self._place(name, index.numel(), table.shape[-1], like=table)
+        return torch.index_select(table, 0, index.flatten(), out=out).view(*index.shape, -1)
+
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.bmm(a, b, out=self._place("product", *a.shape[:2], b.shape[-1], like=a))
+
+    def _place(self, name: str, *shape: int, like: Tensor) -> Tensor | None:
+        """Memory that is used over and over, so that it stays in the cache; ``None`` if autograd needs what is in it."""
+        return self.places[name].of(*shape, like=like) if self.in_place else None
 
     def _features(self, side: _Side, start: int, end: int) -> Tensor:
         """Features of both bases for the tokens of some rows, after a row of zeros: ``(1 + rows·L, D)``."""
         projected, logs = (t[start:end].flatten(0, 1) for t in (side.projected, side.log_weight))
-        table = None if self.table is None else self.table[: 1 + len(logs)]
+        table = self._place("table", 1 + len(logs), sum(self.widths), like=logs)
         places = [None, None] if table is None else table[1:].split(self.widths, -1)
         phi = []
         for k, (base, p) in enumerate(zip(self.bases, _by_base(projected, self.bases), strict=True)):
@@ -262,7 +276,10 @@ class _Product:
             )
             rows = [real, imag, logs[:, k : k + 1], None, None, p]
             phi.append(base._evaluate(rows, places[k], places[k]))
-        return pad(torch.cat(phi, -1), (0, 0, 1, 0)) if table is None else table
+        if table is None:
+            return pad(torch.cat(phi, -1), (0, 0, 1, 0))
+        table[0] = 0
+        return table
 
 
 def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
