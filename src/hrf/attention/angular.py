@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hrf.attention.blocks import Place
-from hrf.attention.segments import Blocks, finite
+from hrf.attention.segments import Blocks, finite, joined, nothing, with_ones
 from hrf.features.base import Features, Side, half_square
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential, Shared
 from hrf.features.hybrid import Hybrid
 
-__all__ = ["serves", "sums"]
+__all__ = ["serves", "stream", "sums"]
 
 _MAX_BITS = 8  # of a group: its states are as many as its codes
 _SIZE = 64  # tokens of a block, unless the codes are shared by fewer
@@ -44,10 +44,17 @@ def serves(feature_map: object) -> bool:
     )
 
 
-def sums(
-    x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None, root: float = 1
-) -> Features:
-    """Σ_y K̂(x, y) v(y) for all queries, over the keys to keep.
+def stream(
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    feature_map: Hybrid,
+    keep: Tensor | None = None,
+    root: float = 1,
+    *,
+    ones: bool = False,
+) -> Iterator[Features]:
+    """Σ_y K̂(x, y) v(y), over the keys to keep, for some rows of queries after others: ``(rows, L, c)``.
 
     Args:
         x: queries ``(..., H, L, d)``, checked.
@@ -56,20 +63,28 @@ def sums(
         feature_map: one that this engine `serves`.
         keep: booleans that broadcast to ``(..., H, S)``; ``None`` keeps all.
         root: what multiplies queries and keys.
+        ones: add a column of ones to the values.
     """
+    watched = any(feature_map._watched(u) for u in (x, y, values))
     if not (x.shape[-2] and y.shape[-2]):
-        return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
+        yield nothing(x, y, with_ones(values) if ones else values)
+        return
     (coefficient,) = feature_map._coefficients()
     codes = _Codes.of(coefficient.n_projections, y)
     queries = _Side.of(x, "query", feature_map, codes, root, None)
     keys = _Side.of(y, "key", feature_map, codes, root, keep)
-    scale = x.new_zeros(())
+    scale = x.new_zeros(1, 1, 1).expand(*queries.log_weight.shape[:2], 1)
     if not (queries.small and keys.small):
         queries, keys, scale = _scaled(queries, keys, feature_map._bases(), codes)
-    watched = any(feature_map._watched(u) for u in (x, y, values))
-    out = _Product(codes, feature_map._bases(), in_place=not watched)(queries, keys, values)
-    scale = (scale - math.log(len(codes.weights))).expand(*queries.log_weight.shape[:2], 1)
-    return Features(out.view(*x.shape[:-1], -1), scale.reshape(*x.shape[:-1], 1))
+    scale = scale - math.log(len(codes.weights))
+    product = _Product(codes, feature_map._bases(), ones=ones, in_place=not watched)
+    for start, end, total in product(queries, keys, values.reshape(-1, values.shape[-1])):
+        yield Features(total.unflatten(0, (end - start, -1)), scale[start:end])
+
+
+def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
+    """What `stream` gives, for all queries at once: ``(..., H, L, c)``."""
+    return joined(stream(x, y, values, feature_map, keep), x)
 
 
 def _scaled(queries: _Side, keys: _Side, bases: list[Any], codes: _Codes) -> tuple[_Side, _Side, Tensor]:
@@ -199,37 +214,31 @@ def _largest(numbers: Tensor) -> float:
 class _Product:
     """Queries times (keys times values), some rows at a time."""
 
-    def __init__(self, codes: _Codes, bases: list[Any], *, in_place: bool) -> None:
-        self.codes, self.bases, self.in_place = codes, bases, in_place
+    def __init__(self, codes: _Codes, bases: list[Any], *, ones: bool, in_place: bool) -> None:
+        self.codes, self.bases, self.ones, self.in_place = codes, bases, ones, in_place
         self.widths = [base.feature_dim for base in bases]
         self.places: defaultdict[str, Place] = defaultdict(Place)
 
-    def __call__(self, queries: _Side, keys: _Side, values: Tensor) -> Tensor:
+    def __call__(self, queries: _Side, keys: _Side, values: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         n_rows, n_groups, length = queries.codes.shape
-        longest = max(length, keys.codes.shape[-1])
-        step = min(n_rows, max(1, _TOKENS // (n_groups * longest)))
-        values = values.reshape(-1, values.shape[-1])
-        out = values.new_empty(n_rows, length, values.shape[-1]) if self.in_place else None
-        parts = []
+        step = max(1, _TOKENS // (n_groups * max(length, keys.codes.shape[-1])))
         for start in range(0, n_rows, step):
             end = min(start + step, n_rows)
             state = self._write(keys, values, start, end)
-            place = None if out is None else out[start:end].view(-1, out.shape[-1])
-            parts.append(self._read(queries, state, start, end, place))
-        return torch.cat(parts) if out is None else out
+            yield start, end, self._read(queries, state, start, end)
 
     def _write(self, keys: _Side, values: Tensor, start: int, end: int) -> Tensor:
         """What queries of each code read, ``(rows·G·2^g, D, c)``."""
         shape = (end - start, *self.codes.shape, -1)
-        c = values.shape[-1]
+        c = values.shape[-1] + self.ones
         state = values.new_zeros(math.prod(shape[:-1]), sum(self.widths) * c)
         for phi, segment, some in self._pieces(keys, start, end):
-            product = self._product(phi.mT, self._take(values, keys.blocks.members[some], "right"))
+            product = self._product(phi.mT, self._values(values, keys.blocks.members[some]))
             state = state.index_add_(0, segment, product.flatten(1))
         spread = self.codes.spread(state.view(shape), [w * c for w in self.widths])
         return spread.view(-1, sum(self.widths) * c)
 
-    def _read(self, queries: _Side, state: Tensor, start: int, end: int, out: Tensor | None) -> Tensor:
+    def _read(self, queries: _Side, state: Tensor, start: int, end: int) -> Tensor:
         """The sums for the queries of some rows, ``(rows·L, c)``."""
         blocks = queries.blocks
         parts = []
@@ -238,7 +247,7 @@ class _Product:
             parts.append(torch.bmm(phi, states))
         result = (torch.cat(parts) if len(parts) > 1 else parts[0]).flatten(0, 1)
         first, *others = (blocks.place[start:end] - blocks.first[start] * blocks.members.shape[-1]).unbind(1)
-        total = torch.index_select(result, 0, first.flatten(), out=out)
+        total = result.index_select(0, first.flatten())
         for place in others:
             total += self._take(result, place.flatten(), "right")
         return total
@@ -256,6 +265,17 @@ class _Product:
         """Rows of a table, ``(*index.shape, ·)``, in a place of their own."""
         out = self._place(name, index.numel(), table.shape[-1], like=table)
         return torch.index_select(table, 0, index.flatten(), out=out).view(*index.shape, -1)
+
+    def _values(self, values: Tensor, members: Tensor) -> Tensor:
+        """The values of some tokens, with the column of ones if there is to be one."""
+        if not self.ones:
+            return self._take(values, members, "right")
+        out = self._place("right", members.numel(), values.shape[-1] + 1, like=values)
+        if out is None:
+            return with_ones(self._take(values, members, "right"))
+        torch.index_select(values, 0, members.flatten(), out=out[:, :-1])
+        out[:, -1] = 1
+        return out.view(*members.shape, -1)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.bmm(a, b, out=self._place("product", *a.shape[:2], b.shape[-1], like=a))

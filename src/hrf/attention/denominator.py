@@ -8,11 +8,13 @@ up. Features without signs cannot do that: numerator and denominator are small t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from hrf.attention.inputs import Inputs
-from hrf.features.base import FeatureMap, Features, half_square
+from hrf.features.base import FeatureMap, Features, half_square, is_traced
 
 __all__ = ["FLOOR", "RULES", "Denominator", "key_moments", "log_bound", "per_row", "quotient", "total_moments"]
 
@@ -141,11 +143,27 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float =
 
 
 def quotient(
-    inputs: Inputs, sums: Features, moments: Tensor, feature_map: FeatureMap, rule: Denominator
+    inputs: Inputs, sums: Iterable[Features], moments: Tensor, feature_map: FeatureMap, rule: Denominator
 ) -> Tensor:
-    """Outputs from sums with the denominator in the last column: ``(B, H, L, d_v + 1) -> (B, H, L, d_v)``."""
-    with torch.no_grad():
-        bound = log_bound(feature_map, inputs.query.to(inputs.dtype), moments, inputs.root)
-    used, low = rule.settle(sums.values[..., -1:], sums.log_scale, bound)
-    rule.count(low, moments[..., :1])
-    return sums.values[..., :-1] / used
+    """Outputs ``(B, H, L, d_v)`` from sums with the denominator in the last column.
+
+    The sums are those of some of B·H rows after others, ``(rows, L, d_v + 1)``: they are divided one by one, so
+    that they never exist for all rows unless autograd needs them.
+    """
+    x, seen = inputs.query.to(inputs.dtype).flatten(0, 1), moments.flatten(0, 1)
+    out = x.new_empty(*x.shape[:2], inputs.value.shape[-1])
+    low = torch.empty_like(x[..., :1], dtype=torch.bool)
+    watched, start = [], 0
+    for values, log_scale in sums:
+        rows = slice(start, start + len(values))
+        with torch.no_grad():
+            bound = log_bound(feature_map, x[rows], seen[rows], inputs.root)
+        used, low[rows] = rule.settle(values[..., -1:], log_scale, bound)
+        if values.requires_grad or is_traced():
+            watched.append(values[..., :-1] / used)
+        else:
+            torch.div(values[..., :-1], used, out=out[rows])
+        start = rows.stop
+    lead = inputs.query.shape[:2]
+    rule.count(low.unflatten(0, lead), moments[..., :1])
+    return (torch.cat(watched) if watched else out).unflatten(0, lead)

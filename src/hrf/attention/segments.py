@@ -6,12 +6,16 @@ them is not full, so the work is that of the tokens plus half a block a segment,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-__all__ = ["Blocks", "finite"]
+from hrf.features.base import Features
+
+__all__ = ["Blocks", "finite", "joined", "nothing", "with_ones"]
 
 _ALL = slice(None)
 
@@ -134,3 +138,19 @@ def _least_integer(largest: int) -> torch.dtype:
 def finite(scale: Tensor) -> Tensor:
     """A log scale where there is something, 0 where there is nothing (−∞)."""
     return scale.masked_fill(scale.isneginf(), 0)
+
+
+def nothing(x: Tensor, y: Tensor, values: Tensor) -> Features:
+    """The sums for no queries or over no keys, ``(R, L, c)``, which autograd may ask for."""
+    x, y, values = (t.flatten(0, -3) for t in (x, y, values))
+    return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
+
+
+def with_ones(values: Tensor) -> Tensor:
+    """Values with a column of ones, whose sums are the denominators."""
+    return pad(values, (0, 1), value=1.0)
+
+
+def joined(parts: Iterable[Features], x: Tensor) -> Features:
+    """Sums for some rows after others, as one tensor for queries ``(..., L, d)``."""
+    return Features(*(torch.cat(t).unflatten(0, x.shape[:-2]) for t in zip(*parts, strict=True)))
