@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hrf.attention import causal, linear, quadratic, structured
-from hrf.attention.denominator import Denominator, key_moments, per_row, quotient
+from hrf.attention.denominator import Denominator, key_moments, per_row, quotient, total_moments
 from hrf.attention.inputs import Inputs, check, uncompiled
 from hrf.attention.packing import packed
 from hrf.attention.state import AttentionState
@@ -80,10 +80,10 @@ def attention(
 
 def _attend(inputs: Inputs, feature_map: FeatureMap, rule: Denominator, is_causal: bool) -> Tensor:
     """Outputs for all rows, by the engine that suits the map."""
-    terms = key_moments(inputs, feature_map)
     if is_causal:
-        return causal.attend(inputs, per_row(inputs, terms.cumsum(2)), feature_map, rule)[0]
-    moments = per_row(inputs, terms.sum(2, keepdim=True))
+        moments = key_moments(inputs, feature_map).cumsum(2)
+        return causal.attend(inputs, per_row(inputs, moments), feature_map, rule)[0]
+    moments = per_row(inputs, total_moments(inputs, feature_map))
     if engine := structured.engine(feature_map):
         return quotient(inputs, structured.sums(inputs, feature_map, engine), moments, feature_map, rule)
     if feature_map.factorised:

@@ -12,19 +12,22 @@ h the number of bits that differ, and the same with those that agree for the sec
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from hrf.attention.segments import Blocks, finite
+from hrf.attention.blocks import Place
+from hrf.attention.segments import Blocks, finite, joined, nothing, with_ones
 from hrf.features.base import Features, Side, half_square
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential, Shared
 from hrf.features.hybrid import Hybrid
 
-__all__ = ["serves", "sums"]
+__all__ = ["serves", "stream", "sums"]
 
 _MAX_BITS = 8  # of a group: its states are as many as its codes
 _SIZE = 64  # tokens of a block, unless the codes are shared by fewer
@@ -41,35 +44,64 @@ def serves(feature_map: object) -> bool:
     )
 
 
-def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
-    """Σ_y K̂(x, y) v(y) for all queries, over the keys to keep.
+def stream(
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    feature_map: Hybrid,
+    keep: Tensor | None = None,
+    root: float = 1,
+    *,
+    ones: bool = False,
+) -> Iterator[Features]:
+    """Σ_y K̂(x, y) v(y), over the keys to keep, for some rows of queries after others: ``(rows, L, c)``.
 
     Args:
-        x: queries ``(..., H, L, d)``, scaled and checked.
+        x: queries ``(..., H, L, d)``, checked.
         y: keys ``(..., H, S, d)``.
         values: ``(..., H, S, c)``.
         feature_map: one that this engine `serves`.
         keep: booleans that broadcast to ``(..., H, S)``; ``None`` keeps all.
+        root: what multiplies queries and keys.
+        ones: add a column of ones to the values.
     """
+    watched = any(feature_map._watched(u) for u in (x, y, values))
     if not (x.shape[-2] and y.shape[-2]):
-        return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
+        yield nothing(x, y, with_ones(values) if ones else values)
+        return
     (coefficient,) = feature_map._coefficients()
     codes = _Codes.of(coefficient.n_projections, y)
-    queries = _Side.of(x, "query", feature_map, codes, None)
-    keys = _Side.of(y, "key", feature_map, codes, keep)
-    key_scale = finite(keys.log_scale.amax(-2, keepdim=True))  # a constant a row and base
+    queries = _Side.of(x, "query", feature_map, codes, root, None)
+    keys = _Side.of(y, "key", feature_map, codes, root, keep)
+    scale = x.new_zeros(1, 1, 1).expand(*queries.log_weight.shape[:2], 1)
+    if not (queries.small and keys.small):
+        queries, keys, scale = _scaled(queries, keys, feature_map._bases(), codes)
+    scale = scale - math.log(len(codes.weights))
+    product = _Product(codes, feature_map._bases(), ones=ones, in_place=not watched)
+    for start, end, total in product(queries, keys, values.reshape(-1, values.shape[-1])):
+        yield Features(total.unflatten(0, (end - start, -1)), scale[start:end])
+
+
+def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
+    """What `stream` gives, for all queries at once: ``(..., H, L, c)``."""
+    return joined(stream(x, y, values, feature_map, keep), x)
+
+
+def _scaled(queries: _Side, keys: _Side, bases: list[Any], codes: _Codes) -> tuple[_Side, _Side, Tensor]:
+    """Both with log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
+    largest = keys.largest(bases).amax(-2, keepdim=True)
+    key_scale = finite(largest)  # a constant a row and base
     counts = keys.blocks.counts.unsqueeze(-1).expand(-1, -1, -1, 2)
-    weight = codes.spread(counts.to(x.dtype), [1, 1])  # of each base, by code
+    weight = codes.spread(counts.to(key_scale.dtype), [1, 1])  # of each base, by code
     absent = weight.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0
-    scale = (queries.log_scale + key_scale).masked_fill(absent, -torch.inf).amax(-1, keepdim=True)
+    scale = (queries.largest(bases) + key_scale).masked_fill(absent, -torch.inf).amax(-1, keepdim=True)
     scale = finite(scale)
     query_logs = (queries.log_weight + (key_scale - scale)).masked_fill(absent, -torch.inf)
-    watched = any(feature_map._watched(u) for u in (x, y, values))
-    out = _Product(codes, feature_map._bases(), values.shape[-1], in_place=not watched)(
-        queries.table(query_logs), keys.table(keys.log_weight - key_scale), values, queries, keys
+    return (
+        queries._replace(log_weight=query_logs),
+        keys._replace(log_weight=keys.log_weight - key_scale),
+        scale,
     )
-    lead = x.shape[:-1]
-    return Features(out.view(*lead, -1), (scale - math.log(len(codes.weights))).view(*lead, 1))
 
 
 class _Codes(NamedTuple):
@@ -123,120 +155,151 @@ class _Side(NamedTuple):
         codes: ``(R, G, L)``.
         projected: ωᵀu for all ω, side by side, ``(R, L, ·)``.
         log_weight: as of `Exponential`, for both bases, ``(R, L, 2)``.
-        log_scale: the log of the largest feature of both bases, constant for autograd.
+        small: whether all features are far from overflow and underflow as they are.
     """
 
     blocks: Blocks
     codes: Tensor
     projected: Tensor
     log_weight: Tensor
-    log_scale: Tensor
+    small: bool
 
     @classmethod
-    def of(cls, u: Tensor, side: Side, feature_map: Hybrid, codes: _Codes, keep: Tensor | None) -> _Side:
+    def of(
+        cls, u: Tensor, side: Side, feature_map: Hybrid, codes: _Codes, root: float, keep: Tensor | None
+    ) -> _Side:
         bases, (coefficient,) = feature_map._bases(), feature_map._coefficients()
         tau = coefficient.projection.omega
         omegas = [p.omega for p in dict.fromkeys(base.projection for base in bases)]
-        omega = torch.cat([*omegas, tau], -2).to(u.dtype)
+        omega = root * torch.cat([*omegas, tau], -2).to(u.dtype)
         product = (u @ omega.mT).view(-1, u.shape[-2], omega.shape[-2])
+        square = root**2 * half_square(u).view(*product.shape[:2], 1)
+        if keep is not None:
+            keep = keep.expand(u.shape[:-1]).reshape(*product.shape[:2], 1)
+            product, square = (t.masked_fill(~keep, 0) for t in (product, square))
         projected, bits = product.split([omega.shape[-2] - tau.shape[-2], tau.shape[-2]], -1)
         own = ((bits >= 0).to(u.dtype) @ codes.weights).mT.long()  # (R, G, L)
-        square = half_square(u).view(*product.shape[:2], 1)
-        logs, scales = [], []
-        for base, p in zip(bases, _by_base(projected, bases), strict=True):
-            real, _, log_weight, *_ = base._prepare(p, side, Shared(p, square))
-            logs.append(log_weight)
-            if real is not None:
-                log_weight = log_weight + (p.abs() if base.antithetic else p).amax(-1, keepdim=True)
-            scales.append(log_weight)
-        log_weight, log_scale = torch.cat(logs, -1), torch.cat(scales, -1).detach()
+        log_weight = torch.cat(
+            [
+                base._prepare(p, side, Shared(p, square))[2]
+                for base, p in zip(bases, _by_base(projected, bases), strict=True)
+            ],
+            -1,
+        )
+        small = _largest(product) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
         labels = own
         if keep is not None:
-            keep = keep.expand(u.shape[:-1]).reshape(product.shape[:2])
-            labels = own.where(keep.unsqueeze(-2), codes.shape[1])
-            log_weight, log_scale = (
-                t.masked_fill(~keep.unsqueeze(-1), -torch.inf) for t in (log_weight, log_scale)
-            )
+            labels = own.where(keep.mT, codes.shape[1])
+            log_weight = log_weight.masked_fill(~keep, -torch.inf)
         size = min(max(u.shape[-2] // codes.shape[1], 8), _SIZE)
-        return cls(Blocks.of(labels, codes.shape[1], size), own, projected, log_weight, log_scale)
+        return cls(Blocks.of(labels, codes.shape[1], size), own, projected, log_weight, small)
 
-    def table(self, logs: Tensor) -> Tensor:
-        """What makes the features, token by token, with other log weights: ``(R·L, ·)``."""
-        return torch.cat([self.projected, logs], -1).flatten(0, 1)
+    def largest(self, bases: list[Any]) -> Tensor:
+        """The log of the largest feature of both bases, constant for autograd: ``(R, L, 2)``."""
+        logs = []
+        for base, p in zip(bases, _by_base(self.projected.detach(), bases), strict=True):
+            if base.query_matrix.has_real:
+                logs.append((p.abs() if base.antithetic else p).amax(-1))
+            else:
+                logs.append(torch.zeros_like(p[..., 0]))
+        return self.log_weight.detach() + torch.stack(logs, -1)
+
+
+def _largest(numbers: Tensor) -> float:
+    """The largest magnitude."""
+    low, high = numbers.detach().aminmax()
+    return max(-float(low), float(high))
 
 
 class _Product:
     """Queries times (keys times values), some rows at a time."""
 
-    def __init__(self, codes: _Codes, bases: list[Any], n_values: int, *, in_place: bool) -> None:
-        self.codes, self.bases, self.n_values, self.in_place = codes, bases, n_values, in_place
+    def __init__(self, codes: _Codes, bases: list[Any], *, ones: bool, in_place: bool) -> None:
+        self.codes, self.bases, self.ones, self.in_place = codes, bases, ones, in_place
         self.widths = [base.feature_dim for base in bases]
-        self.places: list[Tensor] = []  # for features, and for what comes before
+        self.places: defaultdict[str, Place] = defaultdict(Place)
 
-    def __call__(
-        self, query_table: Tensor, key_table: Tensor, values: Tensor, queries: _Side, keys: _Side
-    ) -> Tensor:
-        c = self.n_values
-        if self.in_place:
-            self.places = [values.new_empty(sum(self.widths), 2 * _TOKENS).mT for _ in range(2)]
-        values = values.reshape(-1, c)
+    def __call__(self, queries: _Side, keys: _Side, values: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         n_rows, n_groups, length = queries.codes.shape
-        out = values.new_empty(n_rows, length, c) if self.in_place else None
-        parts = []
         step = max(1, _TOKENS // (n_groups * max(length, keys.codes.shape[-1])))
         for start in range(0, n_rows, step):
             end = min(start + step, n_rows)
-            state = self._write(key_table, values, keys.blocks, start, end)
-            place = None if out is None else out[start:end].view(-1, c)
-            parts.append(self._read(query_table, state, queries.blocks, start, end, place))
-        return torch.cat(parts) if out is None else out
+            state = self._write(keys, values, start, end)
+            yield start, end, self._read(queries, state, start, end)
 
-    def _write(self, table: Tensor, values: Tensor, blocks: Blocks, start: int, end: int) -> Tensor:
+    def _write(self, keys: _Side, values: Tensor, start: int, end: int) -> Tensor:
         """What queries of each code read, ``(rows·G·2^g, D, c)``."""
         shape = (end - start, *self.codes.shape, -1)
-        lowest = start * math.prod(self.codes.shape)
-        width = sum(self.widths) * self.n_values
-        state = values.new_zeros(math.prod(shape[:-1]), width)
-        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
-            phi = self._features(table, blocks, some)
-            product = phi.mT @ blocks.take_once(values, some)
-            state = state.index_add_(0, blocks.segment[some] - lowest, product.flatten(1))
-        spread = self.codes.spread(state.view(shape), [w * self.n_values for w in self.widths])
-        return spread.view(-1, sum(self.widths), self.n_values)
+        c = values.shape[-1] + self.ones
+        state = values.new_zeros(math.prod(shape[:-1]), sum(self.widths) * c)
+        for phi, segment, some in self._pieces(keys, start, end):
+            product = self._product(phi.mT, self._values(values, keys.blocks.members[some]))
+            state = state.index_add_(0, segment, product.flatten(1))
+        spread = self.codes.spread(state.view(shape), [w * c for w in self.widths])
+        return spread.view(-1, sum(self.widths) * c)
 
-    def _read(
-        self, table: Tensor, state: Tensor, blocks: Blocks, start: int, end: int, out: Tensor | None
-    ) -> Tensor:
+    def _read(self, queries: _Side, state: Tensor, start: int, end: int) -> Tensor:
         """The sums for the queries of some rows, ``(rows·L, c)``."""
-        lowest = start * math.prod(self.codes.shape)
+        blocks = queries.blocks
         parts = []
-        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
-            phi = self._features(table, blocks, some)
-            parts.append(phi @ state.index_select(0, blocks.segment[some] - lowest))
+        for phi, segment, _ in self._pieces(queries, start, end):
+            states = self._take(state, segment, "right").view(len(phi), phi.shape[-1], -1)
+            parts.append(torch.bmm(phi, states))
         result = (torch.cat(parts) if len(parts) > 1 else parts[0]).flatten(0, 1)
         first, *others = (blocks.place[start:end] - blocks.first[start] * blocks.members.shape[-1]).unbind(1)
-        total = torch.index_select(result, 0, first.flatten(), out=out)
+        total = result.index_select(0, first.flatten())
         for place in others:
-            total += result.index_select(0, place.flatten())
+            total += self._take(result, place.flatten(), "right")
         return total
 
-    def _features(self, table: Tensor, blocks: Blocks, some: slice) -> Tensor:
-        """Features of both bases for all places of some blocks: ``(n, size, D)``."""
-        members = blocks.members[some]
-        # Tokens along the fast axis: then the columns of either base are contiguous.
-        rows = table.index_select(0, members.flatten()).mT.contiguous().mT
-        logs = rows[:, -2:]
-        phi, start = [], 0
-        for k, (base, p) in enumerate(zip(self.bases, _by_base(rows[:, :-2], self.bases), strict=True)):
-            columns = slice(start, start + base.feature_dim)
-            places = [place[: len(rows), columns] for place in self.places]
+    def _pieces(self, side: _Side, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, slice]]:
+        """Features by block ``(n, size, D)``, 0 in places left over; segments, from ``start`` on; which blocks."""
+        blocks, length = side.blocks, side.codes.shape[-1]
+        table = self._features(side, start, end)
+        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
+            members = (blocks.members[some] - (start * length - 1)) * blocks.filled[some]
+            phi = self._take(table, members, "left")
+            yield phi, blocks.segment[some] - start * math.prod(self.codes.shape), some
+
+    def _take(self, table: Tensor, index: Tensor, name: str) -> Tensor:
+        """Rows of a table, ``(*index.shape, ·)``, in a place of their own."""
+        out = self._place(name, index.numel(), table.shape[-1], like=table)
+        return torch.index_select(table, 0, index.flatten(), out=out).view(*index.shape, -1)
+
+    def _values(self, values: Tensor, members: Tensor) -> Tensor:
+        """The values of some tokens, with the column of ones if there is to be one."""
+        if not self.ones:
+            return self._take(values, members, "right")
+        out = self._place("right", members.numel(), values.shape[-1] + 1, like=values)
+        if out is None:
+            return with_ones(self._take(values, members, "right"))
+        torch.index_select(values, 0, members.flatten(), out=out[:, :-1])
+        out[:, -1] = 1
+        return out.view(*members.shape, -1)
+
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.bmm(a, b, out=self._place("product", *a.shape[:2], b.shape[-1], like=a))
+
+    def _place(self, name: str, *shape: int, like: Tensor) -> Tensor | None:
+        """Memory that is used over and over, so that it stays in the cache; ``None`` if autograd needs what is in it."""
+        return self.places[name].of(*shape, like=like) if self.in_place else None
+
+    def _features(self, side: _Side, start: int, end: int) -> Tensor:
+        """Features of both bases for the tokens of some rows, after a row of zeros: ``(1 + rows·L, D)``."""
+        projected, logs = (t[start:end].flatten(0, 1) for t in (side.projected, side.log_weight))
+        table = self._place("table", 1 + len(logs), sum(self.widths), like=logs)
+        places = [None, None] if table is None else table[1:].split(self.widths, -1)
+        phi = []
+        for k, (base, p) in enumerate(zip(self.bases, _by_base(projected, self.bases), strict=True)):
             real, imag = (
                 p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
             )
-            phi.append(base._evaluate([real, imag, logs[:, k : k + 1], None, p, None], *places))
-            start += base.feature_dim
-        joint = self.places[0][: len(rows)] if self.places else torch.cat(phi, -1)
-        return joint.unflatten(0, members.shape)
+            rows = [real, imag, logs[:, k : k + 1], None, p, None]
+            phi.append(base._evaluate(rows, places[k], places[k]))
+        if table is None:
+            return pad(torch.cat(phi, -1), (0, 0, 1, 0))
+        table[0] = 0
+        return table
 
 
 def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:

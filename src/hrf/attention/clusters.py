@@ -18,12 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hrf.attention.segments import Blocks, finite
+from hrf.attention.segments import Blocks, finite, joined, nothing, with_ones
 from hrf.features.base import Features, Side
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.grouping import Groups, gather_rows
 
-__all__ = ["sums"]
+__all__ = ["stream", "sums"]
 
 _SIZE = (16, 64)  # least and most tokens of a block
 _TOKENS = 1 << 14  # tokens at a time, and numbers of a product: they stay in the cache
@@ -33,21 +33,33 @@ _FLOATS = 1 << 18
 _LOG2E = math.log2(math.e)
 
 
-def sums(
-    x: Tensor, y: Tensor, values: Tensor, feature_map: ClusteredHybrid, keep: Tensor | None = None
-) -> Features:
-    """Σ_y K̂(x, y) v(y) for all queries, over the keys to keep.
+def stream(
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    feature_map: ClusteredHybrid,
+    keep: Tensor | None = None,
+    root: float = 1,
+    *,
+    ones: bool = False,
+) -> Iterator[Features]:
+    """Σ_y K̂(x, y) v(y), over the keys to keep, for some rows of queries after others: ``(rows, L, c)``.
 
     Args:
-        x: queries ``(..., H, L, d)``, scaled and checked.
+        x: queries ``(..., H, L, d)``, checked.
         y: keys ``(..., H, S, d)``.
         values: ``(..., H, S, c)``.
         feature_map: the map.
         keep: booleans that broadcast to ``(..., H, S)``; ``None`` keeps all. Masked keys are not in the means
             of `ClusteredHybrid.recenter` either.
+        root: what multiplies queries and keys.
+        ones: add a column of ones to the values.
     """
+    values = with_ones(values) if ones else values
     if not (x.shape[-2] and y.shape[-2]):
-        return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
+        yield nothing(x, y, values)
+        return
+    x, y = x * root, y * root
     queries = _Clusters.of(x, feature_map, "query", None)
     keys = _Clusters.of(y, feature_map, "key", keep)
     exact, served = (
@@ -65,10 +77,17 @@ def sums(
         engines.append(_Exact(*arguments, exact))
     n_rows = queries.centers.shape[0]
     step = max(1, _TOKENS // max(x.shape[-2], y.shape[-2]))
-    steps = [(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
-    parts = [_merged([engine.rows(*some) for engine in engines]) for some in steps]
-    total, scale = (torch.cat(part).view(*x.shape[:-1], -1) for part in zip(*parts, strict=True))
-    return Features(total, scale / _LOG2E)
+    for start in range(0, n_rows, step):
+        end = min(start + step, n_rows)
+        total, scale = _merged([engine.rows(start, end) for engine in engines])
+        yield Features(*(t.unflatten(0, (end - start, -1)) for t in (total, scale / _LOG2E)))
+
+
+def sums(
+    x: Tensor, y: Tensor, values: Tensor, feature_map: ClusteredHybrid, keep: Tensor | None = None
+) -> Features:
+    """What `stream` gives, for all queries at once: ``(..., H, L, c)``."""
+    return joined(stream(x, y, values, feature_map, keep), x)
 
 
 def _both(pairs: Tensor | None, others: Tensor | None) -> Tensor | None:

@@ -8,13 +8,15 @@ up. Features without signs cannot do that: numerator and denominator are small t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from hrf.attention.inputs import Inputs
-from hrf.features.base import FeatureMap, Features, half_square
+from hrf.features.base import FeatureMap, Features, half_square, is_traced
 
-__all__ = ["FLOOR", "RULES", "Denominator", "key_moments", "log_bound", "per_row", "quotient"]
+__all__ = ["FLOOR", "RULES", "Denominator", "key_moments", "log_bound", "per_row", "quotient", "total_moments"]
 
 FLOOR = 1e-3  # of the bound
 RULES = ("clamp", "raise", "none")
@@ -96,15 +98,27 @@ def key_moments(inputs: Inputs, feature_map: FeatureMap) -> Tensor:
 
     The columns are 1, and for maps with signs y, and for a Gaussian kernel ‖y‖²/2.
     """
-    key = inputs.key
-    columns = [torch.ones_like(key[..., :1], dtype=inputs.dtype)]
+    return torch.cat([term * inputs.root**k for k, term in enumerate(_terms(inputs, feature_map))], -1)
+
+
+@torch.no_grad()
+def total_moments(inputs: Inputs, feature_map: FeatureMap) -> Tensor:
+    """The sums of all `key_moments`, which are never formed: ``(B, H, 1, ·)``."""
+    sums = [term.sum(2, keepdim=True) for term in _terms(inputs, feature_map)]
+    return torch.cat([term * inputs.root**k for k, term in enumerate(sums)], -1)
+
+
+def _terms(inputs: Inputs, feature_map: FeatureMap) -> list[Tensor]:
+    """The columns of `key_moments` for keys that are not scaled: column k has to be, by root^k."""
+    y = inputs.key.to(inputs.dtype)
+    terms = [torch.ones_like(y[..., :1])]
     if not feature_map.nonnegative:
-        y = key.to(inputs.dtype) * inputs.root
-        columns.append(y)
+        terms.append(y)
         if feature_map.kernel == "gaussian":
-            columns.append(half_square(y))
-    terms = torch.cat(columns, -1)
-    return terms if inputs.ignore is None else terms.masked_fill_(inputs.ignore[:, None, :, None], 0)
+            terms.append(half_square(y))
+    if inputs.ignore is None:
+        return terms
+    return [term.masked_fill(inputs.ignore[:, None, :, None], 0) for term in terms]
 
 
 def per_row(inputs: Inputs, moments: Tensor) -> Tensor:
@@ -116,8 +130,8 @@ def per_row(inputs: Inputs, moments: Tensor) -> Tensor:
     return moments
 
 
-def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor) -> Tensor | None:
-    """log n + mean log K(x, y) for rows of x: ``(..., L, d) -> (..., L, 1)``, −inf without keys.
+def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float = 1) -> Tensor | None:
+    """log n + mean log K(root·x, y) for rows of x: ``(..., L, d) -> (..., L, 1)``, −inf without keys.
 
     ``None`` for maps that need no bound.
     """
@@ -125,16 +139,35 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor) -> Tensor | N
         return None
     count = moments[..., :1]
     mean = moments[..., 1:] / count.clamp(min=1)
-    bound = count.log() + (x * mean[..., : x.shape[-1]]).sum(-1, keepdim=True)
-    return bound if feature_map.kernel == "softmax" else bound - half_square(x) - mean[..., -1:]
+    centre = root * mean[..., : x.shape[-1]]
+    one_for_all = centre.shape[-2] == 1
+    product = x @ centre.mT if one_for_all else (x * centre).sum(-1, keepdim=True)
+    bound = count.log() + product
+    return bound if feature_map.kernel == "softmax" else bound - root**2 * half_square(x) - mean[..., -1:]
 
 
 def quotient(
-    inputs: Inputs, sums: Features, moments: Tensor, feature_map: FeatureMap, rule: Denominator
+    inputs: Inputs, sums: Iterable[Features], moments: Tensor, feature_map: FeatureMap, rule: Denominator
 ) -> Tensor:
-    """Outputs from sums with the denominator in the last column: ``(B, H, L, d_v + 1) -> (B, H, L, d_v)``."""
-    with torch.no_grad():
-        bound = log_bound(feature_map, inputs.query.to(inputs.dtype) * inputs.root, moments)
-    used, low = rule.settle(sums.values[..., -1:], sums.log_scale, bound)
-    rule.count(low, moments[..., :1])
-    return sums.values[..., :-1] / used
+    """Outputs ``(B, H, L, d_v)`` from sums with the denominator in the last column.
+
+    The sums are those of some of B·H rows after others, ``(rows, L, d_v + 1)``: they are divided one by one, so
+    that they never exist for all rows unless autograd needs them.
+    """
+    x, seen = inputs.query.to(inputs.dtype).flatten(0, 1), moments.flatten(0, 1)
+    out = x.new_empty(*x.shape[:2], inputs.value.shape[-1])
+    low = torch.empty_like(x[..., :1], dtype=torch.bool)
+    watched, start = [], 0
+    for values, log_scale in sums:
+        rows = slice(start, start + len(values))
+        with torch.no_grad():
+            bound = log_bound(feature_map, x[rows], seen[rows], inputs.root)
+        used, low[rows] = rule.settle(values[..., -1:], log_scale, bound)
+        if values.requires_grad or is_traced():
+            watched.append(values[..., :-1] / used)
+        else:
+            torch.div(values[..., :-1], used, out=out[rows])
+        start = rows.stop
+    lead = inputs.query.shape[:2]
+    rule.count(low.unflatten(0, lead), moments[..., :1])
+    return (torch.cat(watched) if watched else out).unflatten(0, lead)

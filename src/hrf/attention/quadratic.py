@@ -6,6 +6,8 @@ in the backward pass: time is quadratic, memory is not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -19,17 +21,15 @@ __all__ = ["sums"]
 _FLOATS = 1 << 22  # estimates at a time
 
 
-def sums(inputs: Inputs, feature_map: FeatureMap) -> Features:
-    """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y): ``(B, H, L, d_v + 1)``."""
+def sums(inputs: Inputs, feature_map: FeatureMap) -> Iterator[Features]:
+    """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y): ``(H, L, d_v + 1)`` for one batch element after another."""
     x, y, v = (tensor.to(inputs.dtype) for tensor in inputs[:3])
     x, y = x * inputs.root, y * inputs.root
     rows = max(1, _FLOATS // max(1, y.shape[1] * y.shape[2]))
-    elements = []
     for b in range(len(x)):
         k, u = (y[b], v[b]) if inputs.ignore is None else (t[b, :, ~inputs.ignore[b]] for t in (y, v))
         blocks = [_block(q, k, u, feature_map) for q in x[b].split(rows, 1)]
-        elements.append(Features(*(torch.cat(parts, 1) for parts in zip(*blocks, strict=True))))
-    return Features(*(torch.stack(parts) for parts in zip(*elements, strict=True)))
+        yield Features(*(torch.cat(parts, 1) for parts in zip(*blocks, strict=True)))
 
 
 def _block(x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap) -> Features:

@@ -6,13 +6,16 @@ them is not full, so the work is that of the tokens plus half a block a segment,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["Blocks", "finite"]
+from hrf.features.base import Features
+
+__all__ = ["Blocks", "finite", "joined", "nothing", "with_ones"]
 
 _ALL = slice(None)
 
@@ -40,32 +43,30 @@ class Blocks(NamedTuple):
     def of(cls, labels: Tensor, n_labels: int, size: int) -> Blocks:
         """Blocks of tokens by ``labels (R, G, L)``; a label of ``n_labels`` leaves a token out."""
         n_rows, n_groups, length = labels.shape
-        device = labels.device
-        every = torch.arange(n_rows * n_groups, device=device)
-        own = labels + (n_labels + 1) * every.view(n_rows, n_groups, 1)
-        counts = torch.bincount(own.flatten(), minlength=len(every) * (n_labels + 1))
-        counts = counts.view(n_rows, n_groups, n_labels + 1)
-        n_blocks = (counts[..., :n_labels] + size - 1) // size
-        first = [0, *n_blocks.sum((1, 2)).cumsum(0).tolist()]
+        every = torch.arange(n_rows * n_groups, device=labels.device)
+        n_segments = len(every) * n_labels
+        own = labels + n_labels * every.view(n_rows, n_groups, 1)
+        own = own.masked_fill(labels == n_labels, n_segments).flatten()
+        counts = torch.bincount(own, minlength=n_segments + 1)[:-1]
+        n_blocks = (counts + size - 1) // size
         # Sorted tokens of a segment are neighbours, and so are their places: the two differ by a constant.
-        padded = pad(n_blocks * size, (0, 1)).flatten()
-        gap = padded.cumsum(0) - padded - (counts.flatten().cumsum(0) - counts.flatten())
-        labels, order = labels.sort(dim=-1, stable=True)
-        rank = torch.arange(labels.numel(), device=device).view(labels.shape)
-        place = rank + gap[own.gather(-1, order)]
-        tokens = order + length * every[:n_rows].view(-1, 1, 1)
-        n_places = first[-1] * size
-        members = tokens.new_full((n_places + 1,), -1)  # the last place is for those left out
-        members.scatter_(0, place.masked_fill(labels == n_labels, n_places).flatten(), tokens.flatten())
-        members = members[:-1].view(-1, size)
+        gap = (n_blocks * size - counts).cumsum(0) - (n_blocks * size - counts)
+        gaps = gap.repeat_interleave(counts)
+        order = own.to(_least_integer(n_segments)).sort(stable=True).indices[: len(gaps)]
+        ranked = torch.arange(len(gaps), device=labels.device) + gaps
+        tokens = torch.arange(n_rows * length, device=labels.device).view(n_rows, 1, length)
+        members = order.new_full((int(n_blocks.sum()) * size,), -1)
+        members[ranked] = tokens.expand_as(labels).flatten()[order]
+        members = members.view(-1, size)
         filled = members >= 0
+        counts, n_blocks = (t.view(n_rows, n_groups, n_labels) for t in (counts, n_blocks))
         return cls(
             members.where(filled, members[:, :1]),
             filled,
             torch.repeat_interleave(n_blocks.flatten()),
-            counts[..., :n_labels],
-            torch.empty_like(place).scatter_(-1, order, place),
-            first,
+            counts,
+            torch.zeros_like(own).index_copy_(0, order, ranked).view_as(labels),
+            [0, *n_blocks.sum((1, 2)).cumsum(0).tolist()],
         )
 
     def rows(self, start: int, end: int) -> Blocks:
@@ -129,6 +130,27 @@ class Blocks(NamedTuple):
         return tokens[shift + torch.arange(len(shift), device=shift.device)], counts.sum(-1).flatten()
 
 
+def _least_integer(largest: int) -> torch.dtype:
+    """The type that is sorted fastest."""
+    return torch.int16 if largest < 1 << 15 else torch.int32
+
+
 def finite(scale: Tensor) -> Tensor:
     """A log scale where there is something, 0 where there is nothing (−∞)."""
     return scale.masked_fill(scale.isneginf(), 0)
+
+
+def nothing(x: Tensor, y: Tensor, values: Tensor) -> Features:
+    """The sums for no queries or over no keys, ``(R, L, c)``, which autograd may ask for."""
+    x, y, values = (t.flatten(0, -3) for t in (x, y, values))
+    return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
+
+
+def with_ones(values: Tensor) -> Tensor:
+    """Values with a column of ones, whose sums are the denominators."""
+    return pad(values, (0, 1), value=1.0)
+
+
+def joined(parts: Iterable[Features], x: Tensor) -> Features:
+    """Sums for some rows after others, as one tensor for queries ``(..., L, d)``."""
+    return Features(*(torch.cat(t).unflatten(0, x.shape[:-2]) for t in zip(*parts, strict=True)))
