@@ -3,6 +3,7 @@
 from hrf import fitting, kernels, projections, theory
 from hrf.advice import advise
 from hrf.features import coefficients
+from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AngularHybrid",
+    "AsymmetricExponential",
     "ClusteredHybrid",
     "DenseExponential",
     "Exponential",
