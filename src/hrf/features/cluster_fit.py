@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.fitting import (
-    Clusters,
+    ResidualFit,
     cluster_sizes,
     fit_matrix,
     fit_residuals,
@@ -43,6 +43,7 @@ def fitted_parts(
     default: str | None,
     default_share: float,
     heads: int | None,
+    clusters: ResidualFit | None,
     seed: int,
     generator: Generator | None,
 ) -> dict[str, Any]:
@@ -56,6 +57,8 @@ def fitted_parts(
         raise ValueError(
             f"features is {features!r}; expected 'exponential', or 'dense' for shifted and shrunk"
         )
+    if clusters is not None and base in ("paper", "moments"):
+        raise ValueError(f"base {base!r} got clusters of residuals; expected shifted, separable or shrunk")
     if default is not None and default not in _DEFAULTS:
         raise ValueError(f"default is {default!r}; expected None, 'positive' or 'trigonometric'")
     dim = x.shape[-1]
@@ -65,21 +68,20 @@ def fitted_parts(
         "generator": generator,
     }
     parts: dict[str, Any] = {"base": base}
-    clusters: list[Clusters]
     if base in ("paper", "moments"):
-        clusters = [kmeans(u, n, seed=seed) for u, n in zip((x, y), n_clusters, strict=True)]
+        sides = [kmeans(u, n, seed=seed) for u, n in zip((x, y), n_clusters, strict=True)]
         if base == "paper":
-            a = matrix_from_centers(clusters[0].centers, clusters[1].centers, matrix)
+            a = matrix_from_centers(sides[0].centers, sides[1].centers, matrix)
         else:
-            of_clusters = zip((x, y), clusters, n_clusters, strict=True)
+            of_clusters = zip((x, y), sides, n_clusters, strict=True)
             a = fit_matrix(
                 pair_moments(*(moments_by_cluster(u, c.labels, n) for u, c, n in of_clusters)), matrix
             )
         a = a.flatten(0, 1 if heads is None else 2)  # one head a pair of clusters
         parts["feature_map"] = Exponential(dim, matrix=a, heads=len(a), **common)
     else:
-        fitted = fit_residuals(x, y, n_clusters, matrix, seed=seed)
-        clusters, parts["metric"] = [fitted.queries, fitted.keys], fitted.metric
+        fitted = clusters or fit_residuals(x, y, n_clusters, matrix, seed=seed)
+        sides, parts["metric"] = [fitted.queries, fitted.keys], fitted.metric
         common_map: dict[str, Any] = {"matrix": fitted.matrix, "heads": heads, **common}
         if features == "dense":
             parts["feature_map"] = AsymmetricExponential(dim, **common_map).fit_moments(fitted.moments)
@@ -87,9 +89,9 @@ def fitted_parts(
             parts["feature_map"] = Exponential(dim, **common_map)
     if base == "shrunk":
         parts["shrinkage"] = torch.ones(() if heads is None else (heads,), dtype=torch.float64)
-    centers = [c.centers for c in clusters]
+    centers = [c.centers for c in sides]
     parts |= {"query_centers": centers[0], "key_centers": centers[1]}
-    sizes = [cluster_sizes(c.labels, n) for c, n in zip(clusters, n_clusters, strict=True)]
+    sizes = [cluster_sizes(c.labels, n) for c, n in zip(sides, n_clusters, strict=True)]
     if exact_share:
         parts["exact"] = heavy_keys(centers, sizes[1], exact_share)
     if default is not None:

@@ -33,7 +33,7 @@ from hrf import kernels
 from hrf.features.base import FeatureMap, Features, Side, common_scale
 from hrf.features.cluster_fit import BASES, fitted_parts
 from hrf.features.grouping import by_pairs, gather_rows, look_up
-from hrf.fitting import assign, samples
+from hrf.fitting import ResidualFit, assign, samples
 from hrf.projections import draw
 
 __all__ = ["BASES", "ClusteredHybrid"]
@@ -156,6 +156,7 @@ class ClusteredHybrid(FeatureMap):
         default: str | None = None,
         default_share: float = 0.5,
         recenter: bool = False,
+        clusters: ResidualFit | None = None,
         heads: int | None = None,
         seed: int = 0,
         generator: Generator | None = None,
@@ -180,15 +181,19 @@ class ClusteredHybrid(FeatureMap):
             default: ``"positive"`` or ``"trigonometric"``, to serve all but the largest pairs of clusters.
             default_share: the share of all pairs of vectors that is left to ``default``.
             recenter: see the class.
+            clusters: of these data, by `hrf.fitting.fit_residuals`, instead of ``n_clusters`` and ``matrix``, for
+                several bases of residuals at the price of one.
             heads: ``None``, or H.
             seed: of k-means.
             generator: the source of ω.
         """
         settings = {name: value for name, value in locals().items() if name in _SETTINGS}
         x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
-        parts = fitted_parts(
-            x, y, generator=generator, **{k: v for k, v in settings.items() if k != "recenter"}
-        )
+        if clusters is not None:
+            settings["n_clusters"] = tuple(c.centers.shape[-2] for c in (clusters.queries, clusters.keys))
+            settings["matrix"] = clusters.kind
+        others = {name: value for name, value in settings.items() if name != "recenter"}
+        parts = fitted_parts(x, y, clusters=clusters, generator=generator, **others)
         phi = cls(**parts, recenter=recenter, settings=settings)
         if phi.shrinkage is not None:
             phi.shrinkage.copy_(phi._best_shrinkage(x, y, seed))

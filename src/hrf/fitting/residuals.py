@@ -31,6 +31,7 @@ class ResidualFit(NamedTuple):
         metric: M, ``(..., d, d)``.
         matrix: the real A for the residuals, ``(..., d, d)``, or its diagonal ``(..., d)``.
         moments: of the residuals, under attention.
+        kind: of A.
     """
 
     queries: Clusters
@@ -38,6 +39,7 @@ class ResidualFit(NamedTuple):
     metric: Tensor
     matrix: Tensor
     moments: SecondMoments
+    kind: str
 
 
 def fit_residuals(
@@ -74,7 +76,7 @@ def fit_residuals(
         )
         matrix = fit_matrix(moments, kind)
         a = torch.diag_embed(matrix) if kind.endswith("diagonal") else matrix
-    return ResidualFit(queries, keys, used.mT @ used, matrix, moments)
+    return ResidualFit(queries, keys, used.mT @ used, matrix, moments, kind)
 
 
 def _residuals(u: Tensor, clusters: Clusters) -> Tensor:
