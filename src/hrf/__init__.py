@@ -4,6 +4,7 @@ from hrf import fitting, kernels, nn, projections, theory
 from hrf.advice import advise
 from hrf.attention import AttentionState, Denominator, attention
 from hrf.features import coefficients
+from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AngularHybrid",
+    "AsymmetricExponential",
     "AttentionState",
     "ClusteredHybrid",
     "Denominator",

@@ -50,6 +50,14 @@ def test_every_family_is_there_within_the_budget(easy):
     assert [c.high for c in easy.ranking] == sorted(c.high for c in easy.ranking)
 
 
+def test_a_fitted_map_wins_where_directions_differ():
+    stretch = torch.tensor([4.0, *[0.25] * 7], dtype=torch.float64)
+    q, k = data.easy()
+    advice = hrf.advise(q * stretch, k / stretch / 2, budget=BUDGET, objective="kernel", n_redraws=2)
+    assert candidate(advice, "real-full").predicted < candidate(advice, "positive").predicted / 2
+    assert advice.ranking[0].family in ("fitted", "clustered")
+
+
 def test_clustered_maps_win_on_tight_clusters(clustered):
     assert clustered.ranking[0].family == "clustered"
     others = min(c.error for c in clustered.ranking if c.family != "clustered")

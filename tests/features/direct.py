@@ -32,6 +32,9 @@ def _estimate(phi, x, y):
     omega = phi.projection.omega.numpy()
     if isinstance(phi, hrf.Exponential):
         return _exponential(phi, omega, x, y)
+    if isinstance(phi, hrf.AsymmetricExponential):
+        matrix = phi.query_matrix.matrix().numpy()
+        x, y = matrix @ x, np.linalg.inv(matrix).T @ y
     a, q = phi.curvature.numpy()[0], phi.basis.numpy()
     terms = [
         np.sqrt(np.prod(1 - 4 * a))
@@ -45,7 +48,9 @@ def _estimate(phi, x, y):
 
 def _clustered(phi, x, y):
     query_centers, key_centers = phi.query_centers.numpy(), phi.key_centers.numpy()
-    i, j = (np.argmin(np.linalg.norm(c - u, axis=-1)) for c, u in ((query_centers, x), (key_centers, y)))
+    metric = np.eye(len(x)) if phi.query_metric is None else phi.query_metric.numpy()
+    sides = (query_centers - x, metric), (key_centers - y, np.linalg.inv(metric))
+    i, j = (np.argmin(np.einsum("nd,de,ne->n", gap, m, gap)) for gap, m in sides)
     if phi.served is not None and not phi.served[i, j]:
         return _estimate(phi.default, x, y)
     if phi.base in ("paper", "moments"):

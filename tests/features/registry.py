@@ -128,6 +128,9 @@ MAPS: dict[str, Factory] = {
     "exponential shifted complex": lambda b: b.shifted(COMPLEX_FULL),
     "favor++": lambda b: hrf.OptimalPositive(DIM, **b.common()).fit(b.tensor(2 * X), b.tensor(2 * Y)),
     "favor#": lambda b: hrf.DenseExponential(DIM, **b.common()).fit(b.tensor(2 * X), b.tensor(2 * Y)),
+    "favor# asymmetric": lambda b: hrf.AsymmetricExponential(
+        DIM, matrix=b.tensor(REAL_FULL), **b.common()
+    ).fit(b.tensor(2 * X), b.tensor(2 * Y)),
     "angular hybrid": lambda b: b.angular(),
     "angular hybrid independent": lambda b: hrf.AngularHybrid(
         DIM, n_coefficient_projections=N, share_projections=False, **b.common()
@@ -149,6 +152,9 @@ MAPS: dict[str, Factory] = {
     "clustered shifted": lambda b: b.clustered("shifted", matrix=COMPLEX_FULL),
     "clustered separable": lambda b: b.clustered("separable"),
     "clustered shrunk": lambda b: b.clustered("shrunk", shrinkage=torch.tensor(0.4, dtype=torch.float64)),
+    "clustered with metric": lambda b: b.clustered(
+        "shifted", metric=b.tensor(torch.diag(REAL_DIAGONAL.square()))
+    ),
     "clustered with default": lambda b: b.clustered(
         "shifted", served=torch.tensor([[True, False], [False, True]])
     ),
@@ -157,7 +163,7 @@ MAPS: dict[str, Factory] = {
 }
 
 # Maps whose MSE is known for independent rows only.
-IID_ONLY = {"favor#"}
+IID_ONLY = {"favor#", "favor# asymmetric"}
 # Maps that trade some bias for less variance.
 BIASED = {"clustered separable", "clustered shrunk"}
 

@@ -8,7 +8,17 @@ import warnings
 import pytest
 import torch
 
-from hrf.fitting import KINDS, SecondMoments, assign, fit_matrix, kmeans, moments_by_cluster, optimal_loss
+from hrf.fitting import (
+    KINDS,
+    SecondMoments,
+    assign,
+    cluster_sizes,
+    clusters,
+    fit_matrix,
+    kmeans,
+    moments_by_cluster,
+    optimal_loss,
+)
 
 
 def normal(*shape, seed=0):
@@ -83,6 +93,16 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
         kmeans(normal(5, 3), 2)
 
 
+def test_weights_count_points_several_times():
+    points, _ = groups()
+    weights = torch.arange(len(points)) % 3  # some count not at all
+    centers, labels = kmeans(points, 4, weights=weights.double())
+    repeated = points.repeat_interleave(weights, dim=0)
+    owners = labels.repeat_interleave(weights)
+    for label in range(4):
+        torch.testing.assert_close(centers[label], repeated[owners == label].mean(0))
+
+
 # Nearest centres
 
 
@@ -91,6 +111,13 @@ def test_assign_equals_brute_force(dtype):
     points, centers = normal(2, 3, 50, 4).to(dtype), normal(2, 3, 7, 4, seed=1).to(dtype)
     assert torch.equal(assign(points, centers), torch.cdist(points, centers).argmin(-1))
     assert torch.equal(assign(points, centers[0, 0]), torch.cdist(points, centers[:1, :1]).argmin(-1))
+
+
+def test_a_metric_is_the_same_as_other_coordinates():
+    points, centers, a = normal(2, 50, 4), normal(2, 7, 4, seed=1), normal(2, 4, 4, seed=2)
+    there = assign(points @ a.mT, centers @ a.mT)
+    assert torch.equal(assign(points, centers, a.mT @ a), there)
+    assert not torch.equal(assign(points, centers), there)
 
 
 def test_ties_go_to_the_lowest_index():
@@ -116,6 +143,15 @@ def test_moments_equal_a_loop():
             assert counts[head, cluster] == len(members)
             torch.testing.assert_close(means[head, cluster], members.mean(0))
             torch.testing.assert_close(seconds[head, cluster], members.mT @ members / len(members))
+
+
+def test_moments_in_blocks_are_the_same(monkeypatch):
+    points, labels = normal(2, 40, 3), torch.arange(80).view(2, 40) % 4
+    whole = moments_by_cluster(points, labels, 4)
+    monkeypatch.setattr(clusters, "_FLOATS", 16 * 7)  # seven points at a time, across heads
+    for part, expected in zip(moments_by_cluster(points, labels, 4), whole, strict=True):
+        torch.testing.assert_close(part, expected)
+    assert torch.equal(cluster_sizes(labels, 5), torch.tensor([[10, 10, 10, 10, 0]] * 2))
 
 
 def test_empty_clusters_have_the_moments_of_all_points():

@@ -349,3 +349,16 @@ def test_moments_serve_spread_points_better_than_centres():
         rule, fitted = matrix_from_centers(r, s, kind)[0, 0], fit_matrix(SecondMoments.of(x, y), kind)
         errors = [relative_mse(x, y, matrix).mean() for matrix in (None, rule, fitted)]
         assert errors[0] > errors[1] > errors[2]
+
+
+@pytest.mark.parametrize("kind", COMPLEX)
+def test_about_the_means_complex_kinds_have_no_imaginary_part(kind):
+    """E xyᵀ is rounding there: no unit may depend on its sign."""
+    x, y = normal(200, 4) * torch.tensor([3.0, 1, 1, 0.1]) + 5, normal(200, 4, seed=1) - 2
+    moments = SecondMoments.of(x - x.mean(0), y - y.mean(0))
+    matrix = fit_matrix(moments, kind)
+    assert matrix.imag.eq(0).all()
+    loss = optimal_loss(moments, kind.replace("complex", "real"))
+    torch.testing.assert_close(matrix_loss(moments.with_ridge(), matrix), loss)
+    phi = hrf.Exponential.fit(x, y, n_projections=8, matrix=kind, shift=True)
+    assert phi.feature_dim == 16  # as wide as with a real matrix

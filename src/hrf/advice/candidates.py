@@ -17,23 +17,23 @@ from torch import Generator, Tensor
 
 from hrf.advice.cost import Cost, active_width, largest_measured, largest_within
 from hrf.advice.errors import Problem
+from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import AngularHybrid, GaussianHybrid
 from hrf.features.optimal import DenseExponential, OptimalPositive
+from hrf.fitting import ResidualFit, fit_residuals
 
 __all__ = ["Proposal", "Workshop", "proposals"]
 
-# Numbers in the largest tensor that fitting clusters makes, n·N·(d + 1): 800 MB in float64.
-_LARGEST_TENSOR = 100_000_000
 _POINTS_PER_CLUSTER = 4
+_MOST_CLUSTERS = 512  # more take minutes to fit
 _MOST_PAIRED_CLUSTERS = 16  # of ``moments``: it holds a matrix for each pair of clusters
 _EXACT_SHARE = 0.2
 # No map has more active features than this many budgets, however cheap they are to make: attention has to touch
 # every one of them.
 _WIDEST = 16
-_MATRICES = {"shifted": "real-full", "shrunk": "real-full", "moments": "real-diagonal"}
 
 
 class Proposal(NamedTuple):
@@ -162,44 +162,62 @@ def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
 
 def _clustered(shop: Workshop) -> Iterator[Proposal]:
     """For each base the largest number of clusters that budget and data allow, a fourth and a sixteenth."""
+
+    @cache
+    def clusters(n: int) -> ResidualFit:
+        """The same for all bases."""
+        return fit_residuals(shop.queries, shop.keys, (n, n), "real-full", seed=shop.seed)
+
     biased = "biased, with little variance"
-    for base in ("shifted", "shrunk", "moments"):
-        note = biased if base == "shrunk" else ""
+    for base, note in (("shifted", ""), ("shrunk", biased)):
         for n in _numbers_of_clusters(shop, base):
-            yield Proposal(f"clustered {base} {n}", "clustered", partial(_clustered_map, shop, base, n), note)
-    fit = cache(partial(_clustered_map, shop, "separable", exact_share=_EXACT_SHARE))
+            make = partial(_residual_map, shop, base, n, clusters)
+            yield Proposal(f"clustered {base} {n}", "clustered", make, note)
+    for n in _numbers_of_clusters(shop, "moments"):
+        yield Proposal(f"clustered moments {n}", "clustered", partial(_paired_map, shop, n))
     n = 0
     for n in _numbers_of_clusters(shop, "separable"):
-        yield Proposal(f"clustered separable {n}", "clustered", partial(_variant, fit, n), biased)
+        make = partial(_residual_map, shop, "separable", n, clusters)
+        yield Proposal(f"clustered separable {n}", "clustered", make, biased)
     if not n:
         return
     yield Proposal(
         f"clustered separable {n}, recentred",
         "clustered",
-        partial(_variant, fit, n, recenter=True),
+        partial(_residual_map, shop, "separable", n, clusters, recenter=True),
         "centres move to the keys at hand: use estimate, or at(keys)",
         apart=True,
     )
     yield Proposal(
         f"clustered separable {n}, {_EXACT_SHARE:.0%} exact",
         "clustered",
-        partial(_variant, fit, n, exact=True),
+        partial(_residual_map, shop, "separable", n, clusters, exact_share=_EXACT_SHARE),
         f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, in quadratic time: use estimate",
         apart=True,
     )
 
 
-def _variant(
-    fit: Callable[[int], ClusteredHybrid], n: int, *, recenter: bool = False, exact: bool = False
+def _residual_map(
+    shop: Workshop, base: str, n: int, clusters: Callable[[int], ResidualFit], **arguments: Any
 ) -> FeatureMap:
-    """A separable map with or without exact pairs and centres that move: data are clustered once for all."""
-    config = fit(n).config()
-    if not exact:
-        config["exact"] = None
-    elif not config["exact"].any():
-        raise ValueError(f"every cluster holds more than {_EXACT_SHARE:.0%} of the keys")
-    settings = {"recenter": recenter, "exact_share": _EXACT_SHARE if exact else 0.0}
-    return ClusteredHybrid(**config | {"recenter": recenter, "settings": config["settings"] | settings})
+    if base != "separable":
+        m = shop.size(partial(_blank, shop, base, n))
+        arguments |= {"n_projections": m, "features": "dense", "generator": shop.generator()}
+    return ClusteredHybrid.fit(
+        shop.queries, shop.keys, base=base, clusters=clusters(n), seed=shop.seed, **arguments
+    )
+
+
+def _paired_map(shop: Workshop, n: int) -> FeatureMap:
+    return ClusteredHybrid.fit(
+        shop.queries,
+        shop.keys,
+        n_clusters=(n, n),
+        base="moments",
+        n_projections=shop.size(partial(_blank, shop, "moments", n)),
+        seed=shop.seed,
+        generator=shop.generator(),
+    )
 
 
 def _numbers_of_clusters(shop: Workshop, base: str) -> list[int]:
@@ -210,48 +228,25 @@ def _numbers_of_clusters(shop: Workshop, base: str) -> list[int]:
 def _most_clusters(shop: Workshop, base: str) -> int:
     """The largest power of two that leaves each cluster enough points and each base two projections."""
     rows = min(len(shop.queries), len(shop.keys))
+    allowed = min(rows // _POINTS_PER_CLUSTER, _MOST_PAIRED_CLUSTERS if base == "moments" else _MOST_CLUSTERS)
     most = 1
-    while True:
-        n = 2 * most
-        if n * _POINTS_PER_CLUSTER > rows or n * rows * (shop.dim + 1) > _LARGEST_TENSOR:
-            return most
-        if base == "moments" and n > _MOST_PAIRED_CLUSTERS:
-            return most
-        if not shop.fits(_blank(shop, base, n, 2)):
-            return most
-        most = n
+    while 2 * most <= allowed and shop.fits(_blank(shop, base, 2 * most, 2)):
+        most *= 2
+    return most
 
 
 def _blank(shop: Workshop, base: str, n: int, n_projections: int) -> ClusteredHybrid:
     """A map of the right sizes, fitted to nothing: its cost is known before any data are clustered."""
-    inner, d = None, shop.dim
-    if base != "separable":
-        full = _MATRICES[base].endswith("full")
-        heads = n * n if base == "moments" else None
-        matrix = 2 * torch.eye(d) if full else torch.full((d,), 2.0)
-        inner = Exponential(
-            d,
-            n_projections=n_projections,
-            matrix=matrix if heads is None else matrix.expand(heads, *matrix.shape),
-            heads=heads,
-            projection="iid",
-            generator=shop.generator(),
-        )
+    d, centers = shop.dim, torch.zeros(n, shop.dim)
+    common: dict[str, Any] = {
+        "n_projections": n_projections,
+        "projection": "iid",
+        "generator": shop.generator(),
+    }
+    inner: FeatureMap | None = None
+    if base == "moments":
+        inner = Exponential(d, matrix=torch.full((n * n, d), 2.0), heads=n * n, **common)
+    elif base != "separable":
+        inner = AsymmetricExponential(d, matrix=2 * torch.eye(d), **common)
     shrinkage = torch.ones(()) if base == "shrunk" else None
-    centers = torch.zeros(n, d)
     return ClusteredHybrid(centers, centers, base=base, feature_map=inner, shrinkage=shrinkage)
-
-
-def _clustered_map(shop: Workshop, base: str, n: int, **arguments: Any) -> ClusteredHybrid:
-    if base != "separable":
-        m = shop.size(partial(_blank, shop, base, n))
-        arguments |= {"n_projections": m, "matrix": _MATRICES[base]}
-    return ClusteredHybrid.fit(
-        shop.queries,
-        shop.keys,
-        n_clusters=(n, n),
-        base=base,
-        seed=shop.seed,
-        generator=shop.generator(),
-        **arguments,
-    )

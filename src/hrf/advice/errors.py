@@ -15,7 +15,10 @@ objective      error of a draw
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -25,9 +28,8 @@ from torch import Generator, Tensor
 from hrf import kernels
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
-from hrf.features.optimal import DenseExponential
 
-__all__ = ["FLOOR", "OBJECTIVES", "Interval", "Problem", "predicted_error"]
+__all__ = ["FLOOR", "OBJECTIVES", "Interval", "Problem", "predicted_error", "relative_errors", "weights_of"]
 
 OBJECTIVES = ("attention", "output", "kernel")
 
@@ -46,7 +48,8 @@ class Interval(NamedTuple):
     high: float
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True)
+class Problem:
     """Queries ``(L, d)``, keys ``(S, d)``, perhaps values ``(S, d_v)``, and what is asked of an estimate."""
 
     queries: Tensor
@@ -69,33 +72,49 @@ class Problem(NamedTuple):
 
     def uniform(self) -> float:
         """The error of attention that ignores queries and keys: all weights of a row are equal."""
-        log_kernel = kernels.log_softmax_kernel(self.queries, self.keys)
-        log_mean = log_kernel.logsumexp(-1, keepdim=True) - torch.tensor(float(len(self.keys))).log()
-        sample = self._sample(Features(torch.ones_like(log_kernel), log_mean.expand_as(log_kernel)))
+        log_mean = self._log_kernel.logsumexp(-1, keepdim=True) - math.log(len(self.keys))
+        ones = torch.ones_like(self._log_kernel)
+        sample = self._sample(Features(ones, log_mean.expand_as(ones)))
         return float(self._statistic(sample.unsqueeze(0)))
+
+    @cached_property
+    def _log_kernel(self) -> Tensor:
+        return kernels.log_softmax_kernel(self.queries, self.keys)
+
+    @cached_property
+    def _exact(self) -> Tensor:
+        return self._seen(self._log_kernel.softmax(-1))
+
+    def _seen(self, weights: Tensor) -> Tensor:
+        """What is looked at of attention weights: themselves, or the output."""
+        return weights @ self.values if self.values is not None and self.objective == "output" else weights
 
     def _sample(self, estimate: Features) -> Tensor:
         """What one draw contributes: a number, or for ``kernel`` a number a pair."""
-        log_kernel = kernels.log_softmax_kernel(self.queries, self.keys)
         if self.objective == "kernel":
             values, log_scale = estimate
-            return (values * (log_scale - log_kernel).exp() - 1).square()
-        exact, estimated = log_kernel.softmax(-1), _normalised(estimate)
-        if self.values is not None and self.objective == "output":
-            exact, estimated = exact @ self.values, estimated @ self.values
-        return torch.linalg.norm(estimated - exact) / torch.linalg.norm(exact)
+            return (values * (log_scale - self._log_kernel).exp() - 1).square()
+        return relative_errors(self._seen(weights_of(estimate)[0]), self._exact)
 
     def _statistic(self, draws: Tensor) -> Tensor:
         return draws.mean(0).median().sqrt() if self.objective == "kernel" else draws.mean()
 
 
-def _normalised(estimate: Features) -> Tensor:
-    """The rows over their sums, at any scale: ``(L, S)``."""
+def weights_of(estimate: Features) -> tuple[Tensor, Tensor]:
+    """Attention weights, estimates over their sums: ``(..., L, S)``, and which sums were below the floor.
+
+    Args:
+        estimate: of the kernel, ``(..., L, S)``, at any scale.
+    """
     values, log_scale = estimate
-    largest = (values.abs().log() + log_scale).amax(-1, keepdim=True)
-    kernel = values * (log_scale - largest).exp()
-    floor = FLOOR * kernel.abs().sum(-1, keepdim=True)
-    return kernel / kernel.sum(-1, keepdim=True).maximum(floor)
+    kernel = values * (log_scale - log_scale.amax(-1, keepdim=True)).exp()
+    total, floor = kernel.sum(-1, keepdim=True), FLOOR * kernel.abs().sum(-1, keepdim=True)
+    return kernel / total.maximum(floor), (total < floor).squeeze(-1)
+
+
+def relative_errors(estimated: Tensor, exact: Tensor) -> Tensor:
+    """‖estimated − exact‖/‖exact‖ of the matrices in the last two axes."""
+    return torch.linalg.matrix_norm(estimated - exact) / torch.linalg.matrix_norm(exact)
 
 
 def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Interval:
@@ -116,14 +135,12 @@ def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> f
     """
     if isinstance(feature_map, ClusteredHybrid) and feature_map.recenter:
         return None
-    if isinstance(feature_map, DenseExponential):
-        twin = DenseExponential(
-            feature_map.dim, n_projections=feature_map.n_projections, projection="iid", generator=Generator()
-        )
-        twin.curvature, twin.basis = feature_map.curvature, feature_map.basis
-        feature_map = twin
-    try:
-        errors = feature_map.relative_error(queries[:_PREDICTED_PAIRS], keys[:_PREDICTED_PAIRS])
-    except NotImplementedError:
-        return None
-    return float(errors.median())
+    independent = copy.deepcopy(feature_map)
+    for omega in independent._projections():
+        omega.kind = "iid"
+    for twin in (feature_map, independent):
+        try:
+            return float(twin.relative_error(queries[:_PREDICTED_PAIRS], keys[:_PREDICTED_PAIRS]).median())
+        except NotImplementedError:
+            continue
+    return None

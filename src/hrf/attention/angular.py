@@ -281,7 +281,7 @@ class _Product:
         return torch.bmm(a, b, out=self._place("product", *a.shape[:2], b.shape[-1], like=a))
 
     def _place(self, name: str, *shape: int, like: Tensor) -> Tensor | None:
-        """Memory that is used over and over, so that it stays in the cache; ``None`` if autograd needs what is in it."""
+        """Memory that is used over and over, so that it stays in the cache; ``None`` if autograd needs it."""
         return self.places[name].of(*shape, like=like) if self.in_place else None
 
     def _features(self, side: _Side, start: int, end: int) -> Tensor:

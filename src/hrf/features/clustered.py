@@ -32,9 +32,9 @@ from typing_extensions import Self
 from hrf import kernels
 from hrf.features.base import FeatureMap, Features, Side, common_scale
 from hrf.features.cluster_fit import BASES, fitted_parts
-from hrf.features.exponential import Exponential
 from hrf.features.grouping import by_pairs, gather_rows, look_up
-from hrf.fitting import assign, samples
+from hrf.fitting import ResidualFit, assign, samples
+from hrf.projections import draw
 
 __all__ = ["BASES", "ClusteredHybrid"]
 
@@ -44,6 +44,7 @@ _SETTINGS = {
     "n_projections",
     "base",
     "matrix",
+    "features",
     "projection",
     "exact_share",
     "default",
@@ -73,6 +74,8 @@ class ClusteredHybrid(FeatureMap):
         feature_map: what estimates. For ``paper`` and ``moments`` an `Exponential` with a head for each pair
             of clusters, n_q·n_k (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of the
             residuals; ``None`` for ``separable``.
+        metric: M of the distances (x − rᵢ)ᵀM(x − rᵢ) and (y − rⱼ)ᵀM⁻¹(y − rⱼ) by which vectors belong to centres,
+            ``(d, d)`` or ``(H, d, d)``; ``None`` is the identity.
         shrinkage: s, ``()`` or ``(H,)``; for ``shrunk`` only.
         exact: pairs of clusters to compute exactly, booleans ``(n_q, n_k)`` or ``(H, n_q, n_k)``.
         default: a map for the pairs of clusters that are not ``served``.
@@ -84,6 +87,8 @@ class ClusteredHybrid(FeatureMap):
 
     query_centers: Tensor
     key_centers: Tensor
+    query_metric: Tensor | None
+    key_metric: Tensor | None
     shrinkage: Tensor | None
     exact: Tensor | None
     served: Tensor | None
@@ -94,7 +99,8 @@ class ClusteredHybrid(FeatureMap):
         key_centers: Tensor,
         *,
         base: str,
-        feature_map: Exponential | None = None,
+        feature_map: FeatureMap | None = None,
+        metric: Tensor | None = None,
         shrinkage: Tensor | None = None,
         exact: Tensor | None = None,
         default: FeatureMap | None = None,
@@ -117,6 +123,12 @@ class ClusteredHybrid(FeatureMap):
         self.feature_map, self.default = feature_map, default
         self.register_buffer("query_centers", query_centers.detach().clone())
         self.register_buffer("key_centers", key_centers.detach().clone())
+        if metric is not None and tuple(metric.shape) != (*heads, self.dim, self.dim):
+            expected = (*heads, self.dim, self.dim)
+            raise ValueError(f"metric has shape {tuple(metric.shape)}; expected {expected}")
+        inverse = None if metric is None else torch.linalg.inv(metric.detach().double()).to(metric.dtype)
+        self.register_buffer("query_metric", None if metric is None else metric.detach().clone())
+        self.register_buffer("key_metric", inverse)
         self.register_buffer("shrinkage", None if shrinkage is None else shrinkage.detach().clone())
         for name, pairs in (("exact", exact), ("served", served)):
             if pairs is not None and tuple(pairs.shape) != (*heads, self.n_q, self.n_k):
@@ -138,11 +150,13 @@ class ClusteredHybrid(FeatureMap):
         n_projections: int = 64,
         base: str = "shifted",
         matrix: str = "real-diagonal",
+        features: str = "exponential",
         projection: str = "orthogonal",
         exact_share: float = 0.0,
         default: str | None = None,
         default_share: float = 0.5,
         recenter: bool = False,
+        clusters: ResidualFit | None = None,
         heads: int | None = None,
         seed: int = 0,
         generator: Generator | None = None,
@@ -155,25 +169,34 @@ class ClusteredHybrid(FeatureMap):
             n_clusters: n_q and n_k.
             n_projections: m of each random map.
             base: one of `BASES`.
-            matrix: kind of A, one of `hrf.fitting.KINDS` (diagonals only for ``paper``).
+            matrix: kind of A, one of `hrf.fitting.KINDS` (diagonals only for ``paper``). For the bases of
+                residuals it is also the geometry of the clusters (`hrf.fitting.fit_residuals`).
+            features: of the residuals, for ``shifted`` and ``shrunk``: ``"exponential"`` (`Exponential`), or
+                ``"dense"`` (`AsymmetricExponential`, FAVOR#), with less error where residuals are long, but
+                with a closed form of it for ``projection="iid"`` only.
             projection: one of `hrf.projections.KINDS`.
-            exact_share: the share of keys that each query cluster may meet exactly, heaviest clusters first
-                (by rᵢᵀrⱼ + log of the number of keys).
+            exact_share: the most of the keys that each query cluster meets exactly, heaviest clusters first
+                (by rᵢᵀrⱼ + log of the number of keys), as far as whole clusters fit. An error says so if none
+                does; the method `exact_share` says what is reached on data.
             default: ``"positive"`` or ``"trigonometric"``, to serve all but the largest pairs of clusters.
             default_share: the share of all pairs of vectors that is left to ``default``.
             recenter: see the class.
+            clusters: of these data, by `hrf.fitting.fit_residuals`, instead of ``n_clusters`` and ``matrix``, for
+                several bases of residuals at the price of one.
             heads: ``None``, or H.
             seed: of k-means.
             generator: the source of ω.
         """
         settings = {name: value for name, value in locals().items() if name in _SETTINGS}
         x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
-        parts = fitted_parts(
-            x, y, generator=generator, **{k: v for k, v in settings.items() if k != "recenter"}
-        )
+        if clusters is not None:
+            settings["n_clusters"] = tuple(c.centers.shape[-2] for c in (clusters.queries, clusters.keys))
+            settings["matrix"] = clusters.kind
+        others = {name: value for name, value in settings.items() if name != "recenter"}
+        parts = fitted_parts(x, y, clusters=clusters, generator=generator, **others)
         phi = cls(**parts, recenter=recenter, settings=settings)
         if phi.shrinkage is not None:
-            phi.shrinkage.copy_(phi._best_shrinkage(x, y))
+            phi.shrinkage.copy_(phi._best_shrinkage(x, y, seed))
         return phi.to(torch.get_default_dtype())
 
     def refit_(self, queries: Tensor, keys: Tensor) -> Self:
@@ -193,19 +216,28 @@ class ClusteredHybrid(FeatureMap):
         x, y = self._checked_pair(queries, keys)
         return float(look_up(self.exact, self.assign(x, "query"), self.assign(y, "key")).double().mean())
 
-    def _best_shrinkage(self, x: Tensor, y: Tensor, n_samples: int = 128) -> Tensor:
-        """The s with the least mean squared error over pairs, in closed form: weights as in attention.
+    def _best_shrinkage(
+        self, x: Tensor, y: Tensor, seed: int, n_samples: int = 128, n_draws: int = 4
+    ) -> Tensor:
+        """The s with the least mean squared error over pairs and draws of ω: weights as in attention.
 
-        For an estimate E of e = exp(x'ᵀy') with variance V, E[(1 − s + sE − e)²] = (1 − s)²(e − 1)² + s²V.
+        With an estimate E of e = exp(x'ᵀy'), it is the s of the regression of e − 1 on E − 1.
         """
-        assert self.feature_map is not None
         x, y = (u[..., :: max(1, u.shape[-2] // n_samples), :] for u in (x, y))
         g = self._geometry(x, y)
         u, v = x - g.query_center, y - g.key_center
         weight = self._log_weight(x, y, g).softmax(-1).square()
-        bias = (weight * torch.expm1(kernels.log_softmax_kernel(u, v)).square()).sum((-2, -1))
-        variance = (weight * self.feature_map._log_mse(u, v).exp()).sum((-2, -1))
-        return (bias / (bias + variance)).nan_to_num(0.0)  # no residuals at all: any s will do
+        excess = torch.expm1(kernels.log_softmax_kernel(u, v))
+        other, generator = copy.deepcopy(self.feature_map), Generator().manual_seed(seed)
+        assert other is not None
+        estimates = []
+        for _ in range(n_draws):
+            for omega in other._projections():  # one draw for all heads, so that none depends on the others
+                omega.omega.copy_(draw(omega.kind, *omega.omega.shape[-2:], generator=generator))
+            estimates.append(other._pairwise(u, v).unscaled() - 1)
+        draws = torch.stack(estimates)
+        best = (weight * excess * draws).sum((0, -2, -1)) / (weight * draws.square()).sum((0, -2, -1))
+        return best.nan_to_num(0.0).clamp(0, 1)  # no residuals at all: any s will do
 
     @property
     def _per_pair(self) -> bool:
@@ -244,8 +276,9 @@ class ClusteredHybrid(FeatureMap):
 
     def assign(self, x: Tensor, side: Side) -> Tensor:
         """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
-        centers = self.query_centers if side == "query" else self.key_centers
-        return assign(x, centers.to(x.dtype))
+        if side == "query":
+            return assign(x, self.query_centers.to(x.dtype), self.query_metric)
+        return assign(x, self.key_centers.to(x.dtype), self.key_metric)
 
     def at(self, keys: Tensor) -> Self:
         """A copy whose key centres are the means of ``keys``, ``(S, d)`` or ``(H, S, d)``, for good."""
@@ -402,7 +435,12 @@ class ClusteredHybrid(FeatureMap):
         return torch.logaddexp(bias + 2 * torch.log1p(-s), variance + 2 * s.log())
 
     def flops(self) -> int:
-        """Distances to the centres, products with those of the other side, and the active features."""
+        """To map one vector: 2dn for the distances to the n centres of its side, and its active features.
+
+        Those are one map of the residual and 2dn products with the n centres of the other side, or for ``paper``
+        and ``moments`` n maps. The larger side counts as n; a default map is added. What exact pairs and moving
+        centres cost depends on the sequence, and is not counted.
+        """
         features = 0 if self.feature_map is None else self.feature_map.flops()
         blocks = max(self.n_q, self.n_k)
         spread = features * blocks if self._per_pair else features + 2 * self.dim * blocks
@@ -415,6 +453,7 @@ class ClusteredHybrid(FeatureMap):
             "key_centers": self.key_centers,
             "base": self.base,
             "feature_map": self.feature_map,
+            "metric": self.query_metric,
             "shrinkage": self.shrinkage,
             "exact": self.exact,
             "default": self.default,

@@ -136,8 +136,11 @@ class DenseExponential(_Tilted):
         x, y = samples(queries, self.heads, "queries"), samples(keys, self.heads, "keys")
         mean_x, mean_y = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)
         cross = mean_x.mT @ mean_y
-        # E (x + y)(x + y)ᵀ over all pairs = Q Λ Qᵀ
-        moments = x.mT @ x / x.shape[-2] + y.mT @ y / y.shape[-2] + cross + cross.mT
+        # E (x + y)(x + y)ᵀ over all pairs
+        return self._learn(x.mT @ x / x.shape[-2] + y.mT @ y / y.shape[-2] + cross + cross.mT)
+
+    def _learn(self, moments: Tensor) -> Self:
+        """Take a and Q from E (x + y)(x + y)ᵀ = Q Λ Qᵀ."""
         eigenvalues, q = torch.linalg.eigh(moments)
         self.curvature.copy_(optimal_curvature(eigenvalues.clamp(min=0)).unsqueeze(-2))
         self.basis.copy_(q)

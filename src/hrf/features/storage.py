@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, mixture, optimal
+from hrf.features import asymmetric, clustered, coefficients, exponential, gaussian, hybrid, mixture, optimal
 from hrf.features.base import FeatureMap
 from hrf.projections import Projections
 
@@ -34,6 +34,7 @@ _CLASSES: dict[str, type[nn.Module]] = {
         exponential.Trigonometric,
         optimal.OptimalPositive,
         optimal.DenseExponential,
+        asymmetric.AsymmetricExponential,
         gaussian.GaussianKernel,
         hybrid.Hybrid,
         hybrid.AngularHybrid,

@@ -1,6 +1,13 @@
 """Fitting to data: the matrix A of an exponential map in closed form, clusters of queries and of keys."""
 
-from hrf.fitting.clusters import ClusterMoments, Clusters, assign, kmeans, moments_by_cluster
+from hrf.fitting.clusters import (
+    ClusterMoments,
+    Clusters,
+    assign,
+    cluster_sizes,
+    kmeans,
+    moments_by_cluster,
+)
 from hrf.fitting.matrices import (
     KINDS,
     RIDGE,
@@ -11,15 +18,19 @@ from hrf.fitting.matrices import (
     optimal_loss,
 )
 from hrf.fitting.pairs import heavy_keys, largest_pairs, pair_moments, samples
+from hrf.fitting.residuals import ResidualFit, fit_residuals
 
 __all__ = [
     "KINDS",
     "RIDGE",
     "ClusterMoments",
     "Clusters",
+    "ResidualFit",
     "SecondMoments",
     "assign",
+    "cluster_sizes",
     "fit_matrix",
+    "fit_residuals",
     "heavy_keys",
     "kmeans",
     "largest_pairs",

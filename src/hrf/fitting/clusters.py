@@ -5,14 +5,17 @@ Points are ``(..., N, d)`` and everything is done head by head over the leading 
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
-__all__ = ["ClusterMoments", "Clusters", "assign", "kmeans", "moments_by_cluster"]
+__all__ = ["ClusterMoments", "Clusters", "assign", "cluster_sizes", "kmeans", "moments_by_cluster"]
+
+_FLOATS = 1 << 22  # of products that are held at a time
 
 
 class Clusters(NamedTuple):
@@ -41,13 +44,14 @@ class ClusterMoments(NamedTuple):
     seconds: Tensor
 
 
-def kmeans(points: Tensor, n_clusters: int, *, seed: int = 0) -> Clusters:
+def kmeans(points: Tensor, n_clusters: int, *, weights: Tensor | None = None, seed: int = 0) -> Clusters:
     """Lloyd's k-means from one k-means++ start, by scikit-learn, with the same seed for every head.
 
     Args:
         points: ``(N, d)``, or ``(H, N, d)`` for H heads that are clustered on their own. If fewer than
             ``n_clusters`` of them are distinct, some centres coincide.
         n_clusters: number of centres, at most N.
+        weights: how much each point counts, ``(..., N)``; ``None`` for all the same.
         seed: of the start; the same seed gives the same clusters.
     """
     *heads, n_points, dim = points.shape
@@ -63,27 +67,43 @@ def kmeans(points: Tensor, n_clusters: int, *, seed: int = 0) -> Clusters:
         raise ImportError(
             "k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'"
         ) from error
-    model = KMeans(n_clusters, init="k-means++", n_init=1, algorithm="lloyd", random_state=seed)
+    model = KMeans(n_clusters, n_init=1, algorithm="lloyd", random_state=seed)
+    counts = points.new_ones(points.shape[:-1]) if weights is None else weights
+    sides = [u.detach().cpu().double().reshape(-1, *u.shape[len(heads) :]).numpy() for u in (points, counts)]
     centers = []
     # one thread: beside PyTorch's own pool, several are 30 times slower on a few hundred points
     with threadpool_limits(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centres that coincide
-        for head in points.detach().to("cpu", torch.float64).reshape(-1, n_points, dim).numpy():
-            centers.append(torch.from_numpy(model.fit(head).cluster_centers_))
+        for head, count in zip(*sides, strict=True):
+            centers.append(torch.from_numpy(model.fit(head, sample_weight=count).cluster_centers_))
     stacked = torch.stack(centers).reshape(*heads, n_clusters, dim).to(points.device)
     return Clusters(stacked, assign(points, stacked))
 
 
-def assign(points: Tensor, centers: Tensor) -> Tensor:
+def assign(points: Tensor, centers: Tensor, metric: Tensor | None = None) -> Tensor:
     """Index of the nearest centre, the lowest of several: ``(..., N, d), (..., n, d) -> (..., N)``.
 
-    It compares ‖c‖² − 2xᵀc with the origin in the middle of the centres, which is one matrix product. Centres
-    whose squared distances to x differ by less than rounding, a few ε ‖x‖‖c‖, count as equally near.
+    It compares cᵀMc − 2xᵀMc with the origin in the middle of the centres, which is one matrix product. Centres
+    whose squared distances to x differ by less than rounding, a few ε ‖x‖‖Mc‖, count as equally near.
+
+    Args:
+        points: the x.
+        centers: the c.
+        metric: M of the squared distance (x − c)ᵀM(x − c), ``(..., d, d)``; ``None`` is the identity.
     """
     dtype = torch.promote_types(points.dtype, centers.dtype)
     origin = centers.to(dtype).mean(-2, keepdim=True)
     x, c = points - origin, centers - origin
-    return (c.square().sum(-1).unsqueeze(-2) - 2 * x @ c.mT).min(-1).indices  # twice as fast as argmin
+    towards = c if metric is None else c @ metric.to(dtype)
+    return (
+        ((c * towards).sum(-1).unsqueeze(-2) - 2 * x @ towards.mT).min(-1).indices
+    )  # twice as fast as argmin
+
+
+def cluster_sizes(labels: Tensor, n_clusters: int) -> Tensor:
+    """How many points each cluster has: ``(..., N) -> (..., n)``."""
+    counts = torch.zeros(*labels.shape[:-1], n_clusters, dtype=torch.long, device=labels.device)
+    return counts.scatter_add_(-1, labels, torch.ones_like(labels))
 
 
 def moments_by_cluster(points: Tensor, labels: Tensor, n_clusters: int) -> ClusterMoments:
@@ -100,8 +120,15 @@ def moments_by_cluster(points: Tensor, labels: Tensor, n_clusters: int) -> Clust
         raise ValueError(f"labels are missing, or not all of them are between 0 and {n_clusters - 1}")
     # the second moments of (1, x) hold the counts, the means and the second moments of x
     x = pad(points.to(torch.float64), (1, 0), value=1.0)
-    members = one_hot(labels, n_clusters).to(x.dtype).mT  # (..., n, N)
-    sums = (members.unsqueeze(-1) * x.unsqueeze(-3)).mT @ x.unsqueeze(-3)  # (..., n, 1 + d, 1 + d)
+    *leading, n_points, width = x.shape
+    rows = x.reshape(-1, width)
+    head = torch.arange(len(rows), device=x.device) // n_points
+    cluster = labels.reshape(-1) + n_clusters * head
+    sums = x.new_zeros(math.prod(leading) * n_clusters, width, width)
+    block = max(1, _FLOATS // width**2)
+    for some, index in zip(rows.split(block), cluster.split(block), strict=True):
+        sums.index_add_(0, index, some.unsqueeze(-1) * some.unsqueeze(-2))
+    sums = sums.view(*leading, n_clusters, width, width)
     counts = sums[..., 0, 0]
     sums = torch.where(counts[..., None, None] > 0, sums, sums.sum(-3, keepdim=True))
     moments = sums / sums[..., :1, :1]

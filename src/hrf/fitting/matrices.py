@@ -20,7 +20,8 @@ M = S_x^{−½} (S_x^½ S_y S_x^½)^½ S_x^{−½} is the geometric mean of S_x�
 M S_x M = S_y, and ‖·‖_* is the sum of the singular values. Every real A with AᵀA = M does as well as M^½: the
 term with S_xy is 2 tr S_xy for all of them. A complex A = W M^½ with a unitary W turns that term into
 2 tr(Re(WᵀW) C), where C = sym(M^½ S_xy M^{−½}) = Q diag(c) Qᵀ. It is least at WᵀW = −sign(C): Δₖ = i where
-cₖ > 0, and 1 elsewhere.
+cₖ > 0, and 1 elsewhere. About the means S_xy = 0, nothing is gained by an imaginary unit, and both complex
+kinds are as good as the real ones and have no imaginary part.
 
 The first three rules are minimal among all matrices of their kind. ``complex-full`` is so among those with
 AᴴA = M, and never loses to ``real-full``; to free AᴴA as well would gain where M and S_xy do not commute, but
@@ -133,9 +134,10 @@ def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Te
     if real:
         return matrix
     if diagonal:
-        return matrix * _units(_diagonal(s_xy))
+        return matrix * _units(_diagonal(s_xy), (_diagonal(s_x) * _diagonal(s_y)).sqrt())
     correlation, q = torch.linalg.eigh(_similar(matrix, s_xy))
-    return _units(correlation).unsqueeze(-1) * (q.mT @ matrix)
+    size = _diagonal(matrix @ s_x @ matrix)  # of M^½x, and of M^{−½}y
+    return _units(correlation, size).unsqueeze(-1) * (q.mT @ matrix)
 
 
 def optimal_loss(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
@@ -199,7 +201,7 @@ def matrix_from_centers(
     r, s = query_centers.to(torch.float64).unsqueeze(-2), key_centers.to(torch.float64).unsqueeze(-3)
     ratio = torch.where((r == 0) & (s == 0), 1.0, (s / r).abs())
     sizes = ratio.sqrt().clamp(1 / limit, limit)
-    return sizes if kind.startswith("real") else sizes * _units(r.sign() * s.sign())
+    return sizes if kind.startswith("real") else sizes * _units(r.sign() * s.sign(), torch.ones_like(sizes))
 
 
 def _check_kind(kind: str, allowed: tuple[str, ...]) -> None:
@@ -211,9 +213,9 @@ def _diagonal(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1)
 
 
-def _units(correlation: Tensor) -> Tensor:
-    """Units with u² = −sign: i where the correlation is positive, 1 where it is negative or rounding."""
-    positive = correlation > 1e-12 * correlation.abs().amax(-1, keepdim=True)
+def _units(correlation: Tensor, size: Tensor) -> Tensor:
+    """Units with u² = −sign: i where the correlation is positive, 1 where it is negative or rounding of ``size``."""
+    positive = correlation > 1e-12 * size.amax(-1, keepdim=True)
     return torch.complex((~positive).to(correlation.dtype), positive.to(correlation.dtype))
 
 

@@ -34,22 +34,39 @@ def pair_moments(queries: ClusterMoments, keys: ClusterMoments) -> SecondMoments
     return SecondMoments(queries.seconds.unsqueeze(-3), keys.seconds.unsqueeze(-4), cross)
 
 
-def heavy_keys(centers: Sequence[Tensor], moments: Sequence[ClusterMoments], share: float) -> Tensor:
-    """For each query cluster, the heaviest key clusters that hold at most ``share`` of the keys.
+def heavy_keys(centers: Sequence[Tensor], n_keys: Tensor, share: float) -> Tensor:
+    """For each query cluster, the heaviest key clusters that together hold at most ``share`` of the keys.
 
     A key cluster weighs rᵢᵀrⱼ + log(number of keys), the logarithm of its part of the softmax denominator.
+    The heaviest comes first; one that no longer fits is passed over, and lighter ones may still fit.
+
+    Args:
+        centers: of the queries ``(..., n_q, d)`` and of the keys ``(..., n_k, d)``.
+        n_keys: how many keys each cluster has, ``(..., n_k)``.
+        share: of all keys; an error says so if it is less than any cluster holds.
 
     Returns:
         Booleans ``(..., n_q, n_k)``.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"exact_share is {share}; expected between 0 and 1")
-    counts = moments[1].counts.double()
+    counts = n_keys.double()
     weight = centers[0] @ centers[1].mT + counts.log().unsqueeze(-2)
     order = weight.argsort(-1, descending=True)
-    held = counts.unsqueeze(-2).expand_as(weight).gather(-1, order).cumsum(-1)
-    taken = held <= share * counts.sum(-1)[..., None, None] * (1 + 1e-9)
-    return torch.zeros_like(taken).scatter(-1, order, taken)
+    sizes = counts.unsqueeze(-2).expand_as(weight).gather(-1, order)
+    left = share * counts.sum(-1)[..., None].expand(sizes.shape[:-1]) * (1 + 1e-9)
+    taken = []
+    for size in sizes.unbind(-1):
+        taken.append((size > 0) & (size <= left))
+        left = left - size * taken[-1]
+    exact = torch.stack(taken, -1)
+    if not exact.any():
+        least = float((counts / counts.sum(-1, keepdim=True))[counts > 0].min())
+        raise ValueError(
+            f"exact_share is {share}, but no cluster holds less than {least:.3g} of the keys; "
+            "expected at least that, or more clusters"
+        )
+    return torch.zeros_like(exact).scatter(-1, order, exact)
 
 
 def largest_pairs(n_queries: Tensor, n_keys: Tensor, *, share: float) -> Tensor:
