@@ -16,7 +16,16 @@ from torch import Tensor
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features, half_square, is_traced
 
-__all__ = ["FLOOR", "RULES", "Denominator", "key_moments", "log_bound", "per_row", "quotient", "total_moments"]
+__all__ = [
+    "FLOOR",
+    "RULES",
+    "Denominator",
+    "key_moments",
+    "log_bound",
+    "per_row",
+    "quotient",
+    "total_moments",
+]
 
 FLOOR = 1e-3  # of the bound
 RULES = ("clamp", "raise", "none")
