@@ -31,7 +31,8 @@ __all__ = ["serves", "stream", "sums"]
 
 _MAX_BITS = 8  # of a group: its states are as many as its codes
 _SIZE = 64  # tokens of a block, unless that is more than half of those of a code
-_TOKENS = 1 << 13  # tokens at a time: what becomes of them stays in the cache
+_TOKENS = 1 << 13  # tokens at a time, once for each group: what becomes of them stays in the cache
+_PIECE = 1 << 12  # places at a time
 
 
 def serves(feature_map: object) -> bool:
@@ -242,12 +243,16 @@ class _Product:
     def _read(self, queries: _Side, state: Tensor, start: int, end: int) -> Tensor:
         """The sums for the queries of some rows, ``(rows·L, c)``."""
         blocks = queries.blocks
+        before, size = blocks.first[start], blocks.members.shape[-1]
+        c = state.shape[-1] // sum(self.widths)
+        places = self._place("result", blocks.first[end] - before, size, c, like=state)
         parts = []
-        for phi, segment, _ in self._pieces(queries, start, end):
-            states = self._take(state, segment, "right").view(len(phi), phi.shape[-1], -1)
-            parts.append(torch.bmm(phi, states))
-        result = (torch.cat(parts) if len(parts) > 1 else parts[0]).flatten(0, 1)
-        first, *others = (blocks.place[start:end] - blocks.first[start] * blocks.members.shape[-1]).unbind(1)
+        for phi, segment, some in self._pieces(queries, start, end):
+            states = self._take(state, segment, "right").view(len(phi), -1, c)
+            place = None if places is None else places[some.start - before : some.stop - before]
+            parts.append(torch.bmm(phi, states, out=place))
+        result = (torch.cat(parts) if places is None else places).flatten(0, 1)
+        first, *others = (blocks.place[start:end] - before * size).unbind(1)
         total = result.index_select(0, first.flatten())
         for place in others:
             total += self._take(result, place.flatten(), "right")
@@ -257,7 +262,7 @@ class _Product:
         """Features by block ``(n, size, D)``, 0 in places left over; segments, from ``start`` on; which blocks."""
         blocks, length = side.blocks, side.codes.shape[-1]
         table = self._features(side, start, end)
-        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
+        for some in blocks.pieces(_PIECE // blocks.members.shape[-1], start, end):
             members = (blocks.members[some] - (start * length - 1)) * blocks.filled[some]
             phi = self._take(table, members, "left")
             yield phi, blocks.segment[some] - start * math.prod(self.codes.shape), some
