@@ -96,7 +96,7 @@ def test_nothing_sums_to_zero(length, keys):
 
 
 def test_more_blocks_than_one_piece_holds(monkeypatch):
-    monkeypatch.setattr(clusters, "_FLOATS", 500)
+    monkeypatch.setattr(clusters.common, "FLOATS", 500)
     torch.manual_seed(3)
     for base in BASES:
         check_equal(clusters.sums, *inputs(2, length=90, keys=80, dim=DIM), make(base, **VARIANTS["all"]))

@@ -30,8 +30,9 @@ from hrf.features.hybrid import Hybrid
 __all__ = ["serves", "stream", "sums"]
 
 _MAX_BITS = 8  # of a group: its states are as many as its codes
-_SIZE = 64  # tokens of a block, unless the codes are shared by fewer
-_TOKENS = 1 << 13  # tokens at a time: what becomes of them stays in the cache
+_SIZE = 64  # tokens of a block, unless that is more than half of those of a code
+_TOKENS = 1 << 13  # tokens at a time, once for each group: what becomes of them stays in the cache
+_PIECE = 1 << 12  # places at a time
 
 
 def serves(feature_map: object) -> bool:
@@ -65,7 +66,6 @@ def stream(
         root: what multiplies queries and keys.
         ones: add a column of ones to the values.
     """
-    watched = any(feature_map._watched(u) for u in (x, y, values))
     if not (x.shape[-2] and y.shape[-2]):
         yield nothing(x, y, with_ones(values) if ones else values)
         return
@@ -77,6 +77,7 @@ def stream(
     if not (queries.small and keys.small):
         queries, keys, scale = _scaled(queries, keys, feature_map._bases(), codes)
     scale = scale - math.log(len(codes.weights))
+    watched = any(feature_map._watched(u) for u in (x, y, values))
     product = _Product(codes, feature_map._bases(), ones=ones, in_place=not watched)
     for start, end, total in product(queries, keys, values.reshape(-1, values.shape[-1])):
         yield Features(total.unflatten(0, (end - start, -1)), scale[start:end])
@@ -89,8 +90,7 @@ def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor
 
 def _scaled(queries: _Side, keys: _Side, bases: list[Any], codes: _Codes) -> tuple[_Side, _Side, Tensor]:
     """Both with log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
-    largest = keys.largest(bases).amax(-2, keepdim=True)
-    key_scale = finite(largest)  # a constant a row and base
+    key_scale = finite(keys.largest(bases).amax(-2, keepdim=True))  # a constant a row and base
     counts = keys.blocks.counts.unsqueeze(-1).expand(-1, -1, -1, 2)
     weight = codes.spread(counts.to(key_scale.dtype), [1, 1])  # of each base, by code
     absent = weight.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0
@@ -186,12 +186,13 @@ class _Side(NamedTuple):
             ],
             -1,
         )
+        # Queries and keys get a third of the range each, and the sums with the values the last.
         small = _largest(product) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
         labels = own
         if keep is not None:
             labels = own.where(keep.mT, codes.shape[1])
             log_weight = log_weight.masked_fill(~keep, -torch.inf)
-        size = min(max(u.shape[-2] // codes.shape[1], 8), _SIZE)
+        size = min(max(u.shape[-2] // (2 * codes.shape[1]), 8), _SIZE)
         return cls(Blocks.of(labels, codes.shape[1], size), own, projected, log_weight, small)
 
     def largest(self, bases: list[Any]) -> Tensor:
@@ -233,7 +234,8 @@ class _Product:
         c = values.shape[-1] + self.ones
         state = values.new_zeros(math.prod(shape[:-1]), sum(self.widths) * c)
         for phi, segment, some in self._pieces(keys, start, end):
-            product = self._product(phi.mT, self._values(values, keys.blocks.members[some]))
+            place = self._place("product", len(phi), phi.shape[-1], c, like=phi)
+            product = torch.bmm(phi.mT, self._values(values, keys.blocks.members[some]), out=place)
             state = state.index_add_(0, segment, product.flatten(1))
         spread = self.codes.spread(state.view(shape), [w * c for w in self.widths])
         return spread.view(-1, sum(self.widths) * c)
@@ -241,12 +243,16 @@ class _Product:
     def _read(self, queries: _Side, state: Tensor, start: int, end: int) -> Tensor:
         """The sums for the queries of some rows, ``(rows·L, c)``."""
         blocks = queries.blocks
+        before, size = blocks.first[start], blocks.members.shape[-1]
+        c = state.shape[-1] // sum(self.widths)
+        places = self._place("result", blocks.first[end] - before, size, c, like=state)
         parts = []
-        for phi, segment, _ in self._pieces(queries, start, end):
-            states = self._take(state, segment, "right").view(len(phi), phi.shape[-1], -1)
-            parts.append(torch.bmm(phi, states))
-        result = (torch.cat(parts) if len(parts) > 1 else parts[0]).flatten(0, 1)
-        first, *others = (blocks.place[start:end] - blocks.first[start] * blocks.members.shape[-1]).unbind(1)
+        for phi, segment, some in self._pieces(queries, start, end):
+            states = self._take(state, segment, "right").view(len(phi), -1, c)
+            place = None if places is None else places[some.start - before : some.stop - before]
+            parts.append(torch.bmm(phi, states, out=place))
+        result = (torch.cat(parts) if places is None else places).flatten(0, 1)
+        first, *others = (blocks.place[start:end] - before * size).unbind(1)
         total = result.index_select(0, first.flatten())
         for place in others:
             total += self._take(result, place.flatten(), "right")
@@ -256,7 +262,7 @@ class _Product:
         """Features by block ``(n, size, D)``, 0 in places left over; segments, from ``start`` on; which blocks."""
         blocks, length = side.blocks, side.codes.shape[-1]
         table = self._features(side, start, end)
-        for some in blocks.pieces(_TOKENS // blocks.members.shape[-1], start, end):
+        for some in blocks.pieces(_PIECE // blocks.members.shape[-1], start, end):
             members = (blocks.members[some] - (start * length - 1)) * blocks.filled[some]
             phi = self._take(table, members, "left")
             yield phi, blocks.segment[some] - start * math.prod(self.codes.shape), some
@@ -277,11 +283,8 @@ class _Product:
         out[:, -1] = 1
         return out.view(*members.shape, -1)
 
-    def _product(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.bmm(a, b, out=self._place("product", *a.shape[:2], b.shape[-1], like=a))
-
     def _place(self, name: str, *shape: int, like: Tensor) -> Tensor | None:
-        """Memory that is used over and over, so that it stays in the cache; ``None`` if autograd needs it."""
+        """Memory used over and over, so that it stays in the cache; ``None`` if autograd needs what is in it."""
         return self.places[name].of(*shape, like=like) if self.in_place else None
 
     def _features(self, side: _Side, start: int, end: int) -> Tensor:

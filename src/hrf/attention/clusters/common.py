@@ -1,0 +1,87 @@
+"""Tokens by cluster, and what all engines for pairs of clusters have in common."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hrf.attention.segments import Blocks
+from hrf.features.base import Features, Side
+from hrf.features.clustered import ClusteredHybrid
+from hrf.features.grouping import gather_rows
+
+__all__ = ["FLOATS", "LOG2E", "Clusters", "Engine"]
+
+_SIZE = (16, 64)  # least and most tokens of a block
+FLOATS = 1 << 18  # numbers of a product: they stay in the cache
+
+# Logarithms are to the base 2 in here: where they underflow, exp is up to 100 times slower than exp2.
+LOG2E = math.log2(math.e)
+
+
+class Clusters(NamedTuple):
+    """Queries or keys by cluster, n clusters in R rows.
+
+    Attributes:
+        tokens: as they came, ``(..., H, L, d)``.
+        labels: their clusters, ``(..., H, L)``; n for those to leave out.
+        blocks: tokens by cluster.
+        centers: ``(R, n, d)``.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    blocks: Blocks
+    centers: Tensor
+
+    @classmethod
+    def of(cls, u: Tensor, phi: ClusteredHybrid, side: Side, keep: Tensor | None) -> Clusters:
+        """Those of one side of a map, without the tokens that are not to be kept."""
+        centers = (phi.query_centers if side == "query" else phi.key_centers).to(u.dtype)
+        n = centers.shape[-2]
+        labels = phi.assign(u.detach(), side)
+        if keep is not None:
+            labels = labels.where(keep, n)
+        size = min(max(u.shape[-2] // n, _SIZE[0]), _SIZE[1])
+        blocks = Blocks.of(labels.reshape(-1, 1, u.shape[-2]), n, size)
+        centers = centers.expand(*u.shape[:-2], -1, -1).flatten(0, -3)
+        if side == "key" and phi.recenter:
+            members = blocks.take(u.reshape(-1, u.shape[-1]))
+            totals = blocks.add((blocks.filled.unsqueeze(-2).to(u.dtype) @ members).squeeze(-2))
+            counts = blocks.counts.view(-1, n, 1)
+            centers = torch.where(counts > 0, totals.view(centers.shape) / counts.clamp(min=1), centers)
+        return cls(u, labels, blocks, centers)
+
+    def flat(self) -> Tensor:
+        """All tokens one after the other, ``(R·L, d)``."""
+        return self.tokens.reshape(-1, self.tokens.shape[-1])
+
+    def residuals(self) -> Tensor:
+        """What a token is from its centre, ``(..., H, L, d)``; anything if it is left out."""
+        centers = self.centers.view(*self.tokens.shape[:-2], *self.centers.shape[-2:])
+        return self.tokens - gather_rows(centers, self.labels.clamp(max=centers.shape[-2] - 1))
+
+
+class Engine:
+    """Sums over some pairs of clusters, ``active (R, n_q, n_k)``, ``None`` for all."""
+
+    def __init__(
+        self, queries: Clusters, keys: Clusters, values: Tensor, phi: ClusteredHybrid, active: Tensor | None
+    ) -> None:
+        self.queries, self.keys, self.values, self.phi, self.active = queries, keys, values, phi, active
+        self.x, self.y = queries.flat() * LOG2E, keys.flat()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What is done for all rows at once."""
+
+    def rows(self, start: int, end: int) -> Features:
+        """The sums for the queries of some rows, ``(rows·L, c)``; a scale of −∞ where there is nothing."""
+        raise NotImplementedError
+
+    def _masked(self, table: Tensor, start: int, end: int) -> Tensor:
+        """Scales of states, ``(rows, n_q, n_k)``, without those that do not count."""
+        return table if self.active is None else table.masked_fill(~self.active[start:end], -torch.inf)
