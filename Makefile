@@ -38,7 +38,7 @@ bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 	$(BIN)/python -m benchmarks --out results
 
 bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Transformer
-	$(BIN)/python -m benchmarks.attention_quality --out results
+	$(BIN)/python -m benchmarks.quality --out results
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm

@@ -8,8 +8,12 @@ import pytest
 import torch
 
 import hrf
-from benchmarks import attention_quality as quality
 from benchmarks import minilm
+from benchmarks.quality import __main__ as command
+from benchmarks.quality import advisor, candidates, costs, flops, measure, table
+from benchmarks.quality.measure import Outcome
+from hrf.advice.errors import FLOOR
+from hrf.features.base import Features
 
 
 @pytest.fixture
@@ -20,7 +24,9 @@ def inputs():
 
 def test_exact_kernel_has_no_error_at_any_scale(inputs):
     q, k, v = inputs
-    errors, floored = quality.output_errors(7 * (q @ k.mT).exp(), v, quality.attention(q, k, v))
+    errors, floored = measure.output_errors(
+        Features(7 * (q @ k.mT).exp(), torch.full((2, 10, 10), 1e3)), v, measure.attention(q, k, v)
+    )
     assert errors.shape == (2,)
     assert errors.max() < 1e-14
     assert floored.max() == 0
@@ -28,7 +34,8 @@ def test_exact_kernel_has_no_error_at_any_scale(inputs):
 
 def test_error_is_relative_to_the_output_of_each_head():
     values, exact = torch.tensor([[[3.0], [5.0]]]), torch.tensor([[[2.0], [2.0]]])
-    errors, _ = quality.output_errors(torch.ones(1, 2, 2), values, exact)  # outputs 4 and 4
+    ones = Features(torch.ones(1, 2, 2), torch.zeros(1, 2, 2))
+    errors, _ = measure.output_errors(ones, values, exact)  # outputs 4 and 4
     assert errors.tolist() == pytest.approx([1.0])
 
 
@@ -36,49 +43,48 @@ def test_error_is_relative_to_the_output_of_each_head():
 def test_denominators_below_the_floor_are_set_to_it_and_counted(row):
     kernel, values = torch.tensor([[row, [1.0, 1.0]]]).double(), torch.tensor([[[2.0], [4.0]]]).double()
     exact = torch.tensor([[[0.0], [3.0]]]).double()  # the second row is right
-    errors, floored = quality.output_errors(kernel, values, exact)
+    errors, floored = measure.output_errors(Features(kernel, torch.zeros_like(kernel)), values, exact)
     size = abs(row[0]) + abs(row[1])
-    assert errors.item() == pytest.approx(abs(2 * row[0] + 4 * row[1]) / (quality.FLOOR * size) / 3)
+    assert errors.item() == pytest.approx(abs(2 * row[0] + 4 * row[1]) / (FLOOR * size) / 3)
     assert floored.item() == 0.5
 
 
 def test_flops_of_a_plain_map():
     phi = hrf.Positive(32, n_projections=128)
-    assert quality.attention_flops(phi, 16, 512) == 2 * phi.flops() + 4 * 256 * 17
-    assert quality.attention_flops(phi, 16, 512) == quality.attention_flops(phi, 16, 1024)
-    assert quality.exact_flops(32, 16, 512) == 512 * 96
+    assert flops.attention_flops(phi, 16, 512) == 2 * phi.flops() + 4 * 256 * 17
+    assert flops.attention_flops(phi, 16, 512) == flops.attention_flops(phi, 16, 1024)
+    assert flops.exact_flops(32, 16, 512) == 512 * 96
 
 
 def test_flops_of_a_clustered_map_count_active_blocks_and_exact_pairs():
-    centers = torch.randn(3, 8), torch.randn(5, 8)
+    centers = torch.randn(4, 8), torch.randn(4, 8)
     separable = hrf.ClusteredHybrid(*centers, base="separable")
-    fixed = 2 * separable.flops() + 8
-    assert quality.attention_flops(separable, 16, 100) == fixed + 2 * (3 + 5) * 17
-    shifted = hrf.ClusteredHybrid(*centers, base="shifted", feature_map=hrf.Positive(8, n_projections=4))
-    fixed = 2 * shifted.flops() + 8
-    assert quality.attention_flops(shifted, 16, 100) == fixed + 2 * (3 + 5) * 8 * 17
-    exact = torch.zeros(3, 5, dtype=torch.bool)
-    exact[:, 0] = True  # a fifth of the pairs of clusters
+    assert flops.attention_flops(separable, 16, 100) == 2 * separable.flops() + 2 * (4 + 4) * 17
+    inner = hrf.Positive(8, n_projections=4)
+    shifted = hrf.ClusteredHybrid(*centers, base="shifted", feature_map=inner, recenter=True)
+    assert flops.attention_flops(shifted, 16, 100) == 2 * shifted.flops() + 8 + 2 * (4 + 4) * 8 * 17
+    exact = torch.zeros(4, 4, dtype=torch.bool)
+    exact[:, 0] = True  # a fourth of the pairs of clusters
     mixed = hrf.ClusteredHybrid(*centers, base="separable", exact=exact)
-    expected = 2 * mixed.flops() + 8 + 0.8 * 2 * (3 + 5) * 17 + 0.25 * 100 * 48
-    assert quality.attention_flops(mixed, 16, 100, 0.25) == pytest.approx(expected)
+    expected = 2 * mixed.flops() + 0.75 * 2 * (4 + 4) * 17 + 0.2 * 100 * 48
+    assert flops.attention_flops(mixed, 16, 100, 0.2) == pytest.approx(expected)
 
 
 def test_length_from_which_a_map_pays():
-    per_key = quality.exact_flops(32, 32, 1)
-    assert quality.pays_from(quality.Outcome(0, flops=1280), per_key, 512) == 10
-    partly = quality.Outcome(0, flops=1280 + 0.2 * per_key * 512, exact=0.2)
-    length = quality.pays_from(partly, per_key, 512)
+    per_key = flops.exact_flops(32, 32, 1)
+    assert flops.pays_from(1280, 0.0, per_key, 512) == 10
+    length = flops.pays_from(1280 + 0.2 * per_key * 512, 0.2, per_key, 512)
     assert 1280 + 0.2 * per_key * length == pytest.approx(per_key * length)
 
 
 def test_layers_and_heads_are_merged():
-    parts = [
-        (1, quality.Outcome(2, 8, {0: [1.0, 3.0]}, 0.5, 100, 0.1)),
-        (2, quality.Outcome(2, 8, {0: [5.0]}, 0.0, 200, 0.3)),
-        (2, quality.Outcome(2, 8, {0: [9.0]}, 0.1, 300, 0.2)),
-    ]
-    outcome = quality.merged(parts)
+    outcome = measure.merged(
+        [
+            Outcome(2, 8, {1: [1.0, 3.0]}, 0.5, 100, 0.1),
+            Outcome(2, 8, {2: [5.0]}, 0.0, 200, 0.3),
+            Outcome(2, 8, {2: [9.0]}, 0.1, 300, 0.2),
+        ]
+    )
     assert outcome.errors == {1: [1.0, 3.0], 2: [5.0, 9.0]}
     assert (outcome.layer(1), outcome.layer(2), outcome.overall, outcome.n_heads) == (2, 7, 4, 2)
     assert (outcome.floored, outcome.flops, outcome.exact) == pytest.approx((0.2, 200, 0.2))
@@ -89,31 +95,62 @@ def test_layers_and_heads_are_merged():
 )
 def test_verdict_is_computed_layer_by_layer(second, met, words):
     outcomes = {
-        quality.POSITIVE: quality.Outcome(3, errors={1: [1.0], 2: [1.0]}),
-        quality.SHIFTED: quality.Outcome(3, errors={1: [0.3], 2: [second]}),
+        candidates.POSITIVE: Outcome(3, errors={1: [1.0], 2: [1.0]}),
+        candidates.SHIFTED: Outcome(3, errors={1: [0.3], 2: [second]}),
     }
-    reached, sentence = quality.verdict(outcomes, quality.SHIFTED)
+    reached, sentence = table.verdict(outcomes, candidates.SHIFTED)
     assert reached is met
     assert words in sentence
-    assert f"{second:.2f}, in layer 2" in sentence
+    assert f"{second:.3f}, in layer 2" in sentence
 
 
 def test_every_family_makes_maps_that_can_be_measured(inputs, monkeypatch):
-    monkeypatch.setattr(quality, "WIDTH", 32)
+    monkeypatch.setattr(candidates, "WIDTH", 32)
+    monkeypatch.setattr(candidates, "EXACT_SHARE", 0.6)  # two clusters cannot hold less
     fit = minilm.Attention(*(u.unsqueeze(0).float() for u in inputs))
-    setting = quality.Setting(fit, minilm.Attention(*inputs), torch.Generator().manual_seed(0))
+    setting = candidates.Setting(fit, minilm.Attention(*inputs), torch.Generator().manual_seed(0))
     families = [
-        quality.plain_maps(setting),
-        quality.residual_maps(setting, 2),
-        quality.pair_maps(setting, 2, ("complex", "real")),
-        quality.pair_maps(setting, 2, ("real",), heads=(1,)),
+        candidates.plain_maps(setting),
+        candidates.residual_maps(setting, 2),
+        candidates.pair_maps(setting, 2, ("complex", "real")),
+        candidates.pair_maps(setting, 2, ("real",), heads=(1,)),
     ]
     for candidate in (candidate for family in families for candidate in family):
-        outcome = quality.measure(candidate, setting)
+        outcome = measure.measure(candidate, setting, 3)
         one_head = candidate.heads != slice(None)
         assert outcome.n_heads == (1 if one_head else 2)
-        assert all(map(math.isfinite, outcome.errors[0]))
+        assert all(map(math.isfinite, outcome.errors[3]))
         assert outcome.width == (1 if "separable" in candidate.name else 32 + ("shrunk" in candidate.name))
+        assert (outcome.exact > 0) == ("exact" in candidate.name)
+
+
+def test_a_pick_is_judged_by_the_passage_that_the_advisor_has_not_seen(inputs):
+    head = [u.flatten(0, 1).repeat(3, 4, 1) / 2 for u in inputs]  # three passages of 80 tokens
+    pick = advisor.pick_map(tuple(head))
+    assert pick.least <= pick.error
+    again = advisor.pick_map((head[0], head[1], torch.cat([-head[2][:1], head[2][1:]])))
+    assert (again.name, again.error) == (pick.name, pytest.approx(pick.error))  # O and Ô change signs alike
+    blind = advisor.pick_map((head[0], head[1], torch.cat([torch.ones(1, 80, 4), head[2][1:]])))
+    assert blind.error < 1e-6  # any weights give this output
+
+
+def test_share_of_good_picks():
+    picks = {1: [advisor.Pick("a", 1.0, "a", 1.0), advisor.Pick("a", 1.09, "b", 1.0)]}
+    picks[2] = [advisor.Pick("b", 1.2, "a", 1.0), advisor.Pick("b", 0.5, "b", 0.5)]
+    share, sentence = advisor.within_a_tenth(picks)
+    assert share == 0.75
+    assert "75 % of 4 heads" in sentence.replace("75%", "75 %")
+    assert "a 2×, b 2×" in sentence
+    assert "1.20 times" in sentence
+
+
+def test_costs_are_compared_with_what_is_aimed_at():
+    fits = {"paper": 1.0, "shifted": 2.5}
+    fitting, advice = costs.sentences(fits, costs.AdviceCost(59.0, 1.9), (12, 512, 32))
+    assert "above 2 s: shifted." in fitting
+    assert advice.endswith("met.")
+    assert costs.sentences(fits, costs.AdviceCost(61.0, 1.9), (12, 512, 32))[1].endswith("missed.")
+    assert costs.sentences(fits, costs.AdviceCost(59.0, 2.1), (12, 512, 32))[1].endswith("missed.")
 
 
 def test_passages_start_with_a_line_and_are_spread():
@@ -136,7 +173,7 @@ def test_heads_are_consecutive_columns():
 
 def test_missing_text_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HRF_DATA", str(tmp_path / "nowhere"))
-    assert quality.main(["--layers", "1"]) == 2
+    assert command.main(["--layers", "1"]) == 2
     output = capsys.readouterr()
     assert output.err.count("\n") == 1
     assert "HRF_DATA" in output.err

@@ -22,7 +22,7 @@ __all__ = ["advise"]
 Progress = Callable[[str, int, int], None]  # name of the candidate, candidates done, candidates in all
 
 # The most vectors that are fitted to, measured on, and timed: more change the third digit only.
-_FITTED, _HELD_OUT_QUERIES, _HELD_OUT_KEYS, _TIMED = 4096, 512, 2048, 1024
+_FITTED, _HELD_OUT_QUERIES, _HELD_OUT_KEYS, _TIMED = 4096, 256, 1024, 1024
 _LEAST = 4  # two vectors to fit to and two to measure on
 
 
@@ -42,7 +42,7 @@ def advise(
     """Which feature map to use for exp(qᵀk) on this data, within a budget.
 
     Half of the queries and half of the keys, by ``seed``, are fitted to (4,096 of each at most); errors are
-    measured on up to 512 queries and 2,048 keys of the other half. If there are as many queries as keys, they
+    measured on up to 256 queries and 1,024 keys of the other half. If there are as many queries as keys, they
     are taken to be of the same tokens and are divided alike. Candidates that fail are left out, and
     `Advice.left_out` says why.
 
@@ -96,7 +96,7 @@ def advise(
     shop = Workshop(
         fit_q[:_FITTED],
         fit_k[:_FITTED],
-        _problem(fit_q, fit_k, fit_v, objective, _HELD_OUT_QUERIES // 4, _HELD_OUT_KEYS // 4),
+        _problem(fit_q, fit_k, fit_v, objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
         budget,
         unit,
         cost_in(unit, reference, timed),

@@ -28,7 +28,7 @@ from hrf.fitting import ResidualFit, fit_residuals
 __all__ = ["Proposal", "Workshop", "proposals"]
 
 _POINTS_PER_CLUSTER = 4
-_MOST_CLUSTERS = 512  # more take minutes to fit
+_MOST_CLUSTERS = 256  # more take minutes to fit
 _MOST_PAIRED_CLUSTERS = 16  # of ``moments``: it holds a matrix for each pair of clusters
 _EXACT_SHARE = 0.2
 # No map has more active features than this many budgets, however cheap they are to make: attention has to touch
@@ -161,7 +161,7 @@ def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
 
 
 def _clustered(shop: Workshop) -> Iterator[Proposal]:
-    """For each base the largest number of clusters that budget and data allow, a fourth and a sixteenth."""
+    """For each base three numbers of clusters: the largest that budget and data allow, by factors of four."""
 
     @cache
     def clusters(n: int) -> ResidualFit:
@@ -221,18 +221,19 @@ def _paired_map(shop: Workshop, n: int) -> FeatureMap:
 
 
 def _numbers_of_clusters(shop: Workshop, base: str) -> list[int]:
-    most = _most_clusters(shop, base)
-    return [n for n in (most // 16, most // 4, most) if n >= 2]
+    """Of the largest power of two for ``separable``, its fourth and so on, the first three that will do.
 
-
-def _most_clusters(shop: Workshop, base: str) -> int:
-    """The largest power of two that leaves each cluster enough points and each base two projections."""
+    All bases so have the same clusters. Each of these has enough points, and each base two projections.
+    """
     rows = min(len(shop.queries), len(shop.keys))
-    allowed = min(rows // _POINTS_PER_CLUSTER, _MOST_PAIRED_CLUSTERS if base == "moments" else _MOST_CLUSTERS)
-    most = 1
-    while 2 * most <= allowed and shop.fits(_blank(shop, base, 2 * most, 2)):
-        most *= 2
-    return most
+    most = _MOST_PAIRED_CLUSTERS if base == "moments" else _MOST_CLUSTERS
+    n = 1
+    while 2 * n <= min(rows // _POINTS_PER_CLUSTER, _MOST_CLUSTERS) and shop.fits(
+        _blank(shop, "separable", 2 * n, 2)
+    ):
+        n *= 2
+    series = [n >> shift for shift in range(0, n.bit_length() - 1, 2)]  # down to 2 or 4
+    return [n for n in series if n <= most and shop.fits(_blank(shop, base, n, 2))][:3][::-1]
 
 
 def _blank(shop: Workshop, base: str, n: int, n_projections: int) -> ClusteredHybrid:

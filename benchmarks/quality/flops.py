@@ -1,0 +1,55 @@
+"""Operations a token of the whole attention, 2 for a multiply-add, with values of width d_v and S keys.
+
+=================  ===================================================================================
+features           2 flops() + 4 w (d_v + 1): map a query and a key, add the key to the state, read it;
+                   w is the active width, D for a plain map and n blocks for n × n clusters
+moving centres     d, for the means of the keys
+exact pairs        less the blocks they replace, plus share · S (2d + 2d_v)
+exact attention    S (2d + 2d_v)
+uniform            d_v
+=================  ===================================================================================
+
+Only what is exact grows with S. At a few hundred tokens many maps need more than exact attention.
+"""
+
+from __future__ import annotations
+
+import hrf
+from hrf.advice.cost import active_width
+
+__all__ = ["attention_flops", "exact_flops", "pays_from"]
+
+
+def exact_flops(dim: int, value_dim: int, n_keys: int) -> float:
+    """Operations a token of exact attention: its products with all keys, and the sum of their values."""
+    return float(n_keys * (2 * dim + 2 * value_dim))
+
+
+def attention_flops(phi: hrf.FeatureMap, value_dim: int, n_keys: int, exact_share: float = 0.0) -> float:
+    """Operations a token of attention with a map, as in the table at the top of this file.
+
+    Args:
+        phi: the map; a clustered one with as many clusters of queries as of keys.
+        value_dim: d_v.
+        n_keys: S; it matters for exact pairs only.
+        exact_share: the share of pairs of tokens that are computed exactly.
+    """
+    state = 4.0 * active_width(phi) * (value_dim + 1)  # the values, and a one for the denominator
+    more = 0.0
+    if isinstance(phi, hrf.ClusteredHybrid):
+        state *= 1 if phi.exact is None else 1 - float(phi.exact.double().mean())
+        more = phi.dim * phi.recenter + exact_share * exact_flops(phi.dim, value_dim, n_keys)
+    return 2 * phi.flops() + state + more
+
+
+def pays_from(flops: float, exact_share: float, per_key: float, n_keys: int) -> float:
+    """The length from which a map needs fewer operations than exact attention.
+
+    Args:
+        flops: a token, with ``n_keys`` keys.
+        exact_share: of pairs that are computed exactly. They grow with the length as exact attention does.
+        per_key: operations a token of exact attention for each key.
+        n_keys: S.
+    """
+    fixed = flops - exact_share * per_key * n_keys
+    return fixed / (per_key * (1 - exact_share))

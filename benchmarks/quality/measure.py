@@ -1,0 +1,135 @@
+"""The error of a map in each head of a layer: ‖Ô − O‖_F/‖O‖_F for the attention output O, averaged over draws of ω.
+
+Ô has denominators Σ K̂ of a row, but at least a thousandth of Σ|K̂| (`hrf.advice.errors`): otherwise a row whose
+signed estimates cancel would decide everything. Where the share of such rows is large, the error is about inverse to
+that floor: read it as "useless".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Generator, Tensor
+
+import hrf
+from benchmarks.minilm import Attention
+from benchmarks.quality.candidates import FAMILIES, Candidate, Setting
+from benchmarks.quality.flops import attention_flops
+from hrf.advice.errors import relative_errors, weights_of
+from hrf.features.base import Features
+
+__all__ = ["Outcome", "measure_layers"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured of a method.
+
+    Attributes:
+        draws: of ω that were averaged; 0 for what is not random.
+        width: features of a token; of a block, for clustered maps.
+        errors: of every measured head, by layer.
+        floored: the share of rows with a denominator below the floor.
+        flops: a token of the whole attention.
+        exact: the share of pairs of tokens that are computed exactly.
+    """
+
+    draws: int
+    width: int = 0
+    errors: dict[int, list[float]] = field(default_factory=dict)
+    floored: float = 0.0
+    flops: float = 0.0
+    exact: float = 0.0
+
+    def layer(self, layer: int) -> float:
+        """The median over the heads of a layer."""
+        return median(self.errors[layer])
+
+    @property
+    def overall(self) -> float:
+        """The median over all heads."""
+        return median(error for errors in self.errors.values() for error in errors)
+
+    @property
+    def n_heads(self) -> int:
+        """How many heads of a layer were measured."""
+        return len(next(iter(self.errors.values())))
+
+
+def merged(parts: Sequence[Outcome]) -> Outcome:
+    """One outcome of a method from those of its layers, and of heads that were measured one by one."""
+    errors: dict[int, list[float]] = {}
+    for part in parts:
+        for layer, found in part.errors.items():
+            errors.setdefault(layer, []).extend(found)
+    means = (
+        sum(getattr(part, name) for part in parts) / len(parts) for name in ("floored", "flops", "exact")
+    )
+    return Outcome(parts[0].draws, parts[0].width, errors, *means)
+
+
+def output_errors(estimate: Features, values: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
+    """The error of the output of each head, and the share of its rows with a denominator below the floor."""
+    weights, floored = weights_of(estimate)
+    return relative_errors(weights @ values, exact), floored.double().mean(-1)
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Exact attention: softmax(QKᵀ)V."""
+    return (queries @ keys.mT).softmax(-1) @ values
+
+
+def block_width(phi: hrf.FeatureMap) -> int:
+    """Features of a map, or of one block of a clustered one."""
+    return phi.feature_dim // (phi.n_q * phi.n_k) if isinstance(phi, hrf.ClusteredHybrid) else phi.feature_dim
+
+
+def measure(candidate: Candidate, setting: Setting, layer: int) -> Outcome:
+    """A map in the heads that it is for."""
+    queries, keys, values = (u[candidate.heads] for u in setting.test)
+    phi, exact = candidate.map, attention(queries, keys, values)
+    errors, floored = [], []
+    for draw in range(max(1, candidate.draws)):
+        if draw:
+            phi.redraw_(setting.generator)
+        error, share = output_errors(phi._pairwise(queries, keys), values, exact)
+        errors.append(error)
+        floored.append(share)
+    share_exact = phi.exact_share(queries, keys) if isinstance(phi, hrf.ClusteredHybrid) else 0.0
+    return Outcome(
+        candidate.draws,
+        block_width(phi),
+        {layer: torch.stack(errors).mean(0).tolist()},
+        float(torch.stack(floored).mean()),
+        attention_flops(phi, values.shape[-1], keys.shape[-2], share_exact),
+        share_exact,
+    )
+
+
+def uniform(setting: Setting, layer: int) -> Outcome:
+    """Attention that ignores queries and keys."""
+    queries, keys, values = setting.test
+    ones = torch.ones(*queries.shape[:-1], keys.shape[-2], dtype=values.dtype)
+    errors, _ = output_errors(Features(ones, torch.zeros_like(ones)), values, attention(*setting.test))
+    return Outcome(0, errors={layer: errors.tolist()}, flops=values.shape[-1])
+
+
+def measure_layers(
+    captured: Sequence[Attention], layers: Sequence[int], progress: Callable[[str], None]
+) -> dict[str, Outcome]:
+    """All methods in some layers, counted from 1: measured on the first passage, fitted to the others."""
+    parts: dict[str, list[Outcome]] = {}
+    with torch.inference_mode():
+        for layer in layers:
+            here = captured[layer - 1]
+            test, fit = (Attention(*(u[part] for u in here)) for part in (0, slice(1, None)))
+            setting = Setting(fit, test, Generator().manual_seed(layer))
+            parts.setdefault("uniform", []).append(uniform(setting, layer))
+            for family in FAMILIES:
+                for candidate in family(setting):
+                    progress(f"layer {layer}: {candidate.name}")
+                    parts.setdefault(candidate.name, []).append(measure(candidate, setting, layer))
+    return {name: merged(found) for name, found in parts.items()}
