@@ -20,11 +20,11 @@ try:
     from benchmarks.quality import advisor, costs, measure, table
     from benchmarks.quality.candidates import SEPARABLE, SHIFTED
     from benchmarks.quality.flops import exact_flops
+    from benchmarks.quality.workers import CORES
     from hrf.advice.errors import FLOOR
 except ModuleNotFoundError as error:
     sys.exit(f"this benchmark needs {error.name}: {INSTALL}")
 
-THREADS = 2
 FIT_PASSAGES = 12
 COLUMNS = 170  # that the table needs
 
@@ -63,7 +63,7 @@ def capture(tokens: int) -> list[minilm.Attention]:
 
 def run(layers: Sequence[int], tokens: int, out: Path) -> None:
     """All of it."""
-    threads = min(THREADS, os.cpu_count() or 1)
+    threads = min(CORES, os.cpu_count() or 1)
     torch.set_num_threads(threads)
     start = perf_counter()
     captured = capture(tokens)
@@ -76,15 +76,16 @@ def run(layers: Sequence[int], tokens: int, out: Path) -> None:
     console.print(
         f"MiniLM-L6, {tokens} tokens of WikiText-2, maps fitted to {FIT_PASSAGES} other passages, float64"
     )
-    with errors.status("") as status:
-        outcomes = measure.measure_layers(captured, layers, status.update)
+    with errors.status("errors of all maps") as status:
+        outcomes = measure.measure_layers(captured, layers)
         dim, value_dim = captured[0].queries.shape[-1], captured[0].values.shape[-1]
         per_key = exact_flops(dim, value_dim, 1)
         table.show(console, outcomes, layers, per_key, tokens)
         verdicts = {name: table.verdict(outcomes, name) for name in (SHIFTED, SEPARABLE)}
         for met, sentence in verdicts.values():
             say(sentence, met)
-        picks = advisor.pick_maps(captured, layers, status.update)
+        status.update("advice for every head")
+        picks = advisor.pick_maps(captured, layers)
         share, sentence = advisor.within_a_tenth(picks)
         say(sentence, share >= advisor.AIM)
         status.update("costs")

@@ -7,18 +7,15 @@ keys, exact pairs) costs more and is not compared. A pick is good if its error i
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Generator, Tensor
 
 import hrf
 from benchmarks.minilm import Attention
+from benchmarks.quality.workers import pool
 from hrf.advice.errors import Problem
 
 __all__ = ["AIM", "Pick", "pick_maps", "within_a_tenth"]
@@ -52,7 +49,6 @@ class Pick(NamedTuple):
 
 def pick_map(head: tuple[Tensor, Tensor, Tensor]) -> Pick:
     """Advice for one head from all passages but the first, judged by the first; tensors are ``(N, L, d)``."""
-    torch.set_num_threads(1)  # there is a process for each core
     advice = hrf.advise(*(u[1:].flatten(0, 1) for u in head), budget=BUDGET)
     queries, keys, values = (u[0] for u in head)
     passage = Problem(queries, keys, values, "output")
@@ -63,21 +59,12 @@ def pick_map(head: tuple[Tensor, Tensor, Tensor]) -> Pick:
     return Pick(name, errors[name], best, errors[best])
 
 
-def pick_maps(
-    captured: Sequence[Attention], layers: Sequence[int], progress: Callable[[str], None]
-) -> dict[int, list[Pick]]:
+def pick_maps(captured: Sequence[Attention], layers: Sequence[int]) -> dict[int, list[Pick]]:
     """Picks for all heads of some layers, counted from 1."""
-    picks: dict[int, list[Pick]] = {}
-    workers = ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn"))
-    with workers:
-        for layer in layers:
-            here = captured[layer - 1]
-            heads = [
-                (here.queries[:, h], here.keys[:, h], here.values[:, h]) for h in range(here.keys.shape[1])
-            ]
-            progress(f"layer {layer}: advice")
-            picks[layer] = list(workers.map(pick_map, heads))
-    return picks
+    heads = {layer: [*zip(*(u.unbind(1) for u in captured[layer - 1]), strict=True)] for layer in layers}
+    with pool() as workers:
+        found = {layer: workers.map(pick_map, of_layer) for layer, of_layer in heads.items()}
+        return {layer: list(picks) for layer, picks in found.items()}
 
 
 def within_a_tenth(picks: dict[int, list[Pick]]) -> tuple[float, str]:

@@ -7,7 +7,7 @@ that floor: read it as "useless".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -18,6 +18,7 @@ import hrf
 from benchmarks.minilm import Attention
 from benchmarks.quality.candidates import FAMILIES, Candidate, Setting
 from benchmarks.quality.flops import attention_flops
+from benchmarks.quality.workers import pool
 from hrf.advice.errors import relative_errors, weights_of
 from hrf.features.base import Features
 
@@ -117,19 +118,19 @@ def uniform(setting: Setting, layer: int) -> Outcome:
     return Outcome(0, errors={layer: errors.tolist()}, flops=values.shape[-1])
 
 
-def measure_layers(
-    captured: Sequence[Attention], layers: Sequence[int], progress: Callable[[str], None]
-) -> dict[str, Outcome]:
-    """All methods in some layers, counted from 1: measured on the first passage, fitted to the others."""
-    parts: dict[str, list[Outcome]] = {}
+def measure_layer(layer: int, here: Attention) -> dict[str, Outcome]:
+    """All methods in a layer: measured on the first passage, fitted to the others."""
+    test, fit = (Attention(*(u[part] for u in here)) for part in (0, slice(1, None)))
+    setting = Setting(fit, test, Generator().manual_seed(layer))
+    parts = {"uniform": [uniform(setting, layer)]}
     with torch.inference_mode():
-        for layer in layers:
-            here = captured[layer - 1]
-            test, fit = (Attention(*(u[part] for u in here)) for part in (0, slice(1, None)))
-            setting = Setting(fit, test, Generator().manual_seed(layer))
-            parts.setdefault("uniform", []).append(uniform(setting, layer))
-            for family in FAMILIES:
-                for candidate in family(setting):
-                    progress(f"layer {layer}: {candidate.name}")
-                    parts.setdefault(candidate.name, []).append(measure(candidate, setting, layer))
+        for candidate in (candidate for family in FAMILIES for candidate in family(setting)):
+            parts.setdefault(candidate.name, []).append(measure(candidate, setting, layer))
     return {name: merged(found) for name, found in parts.items()}
+
+
+def measure_layers(captured: Sequence[Attention], layers: Sequence[int]) -> dict[str, Outcome]:
+    """All methods in some layers, counted from 1."""
+    with pool() as workers:
+        found = list(workers.map(measure_layer, layers, [captured[layer - 1] for layer in layers]))
+    return {name: merged([of_layer[name] for of_layer in found]) for name in found[0]}
