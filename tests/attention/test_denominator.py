@@ -21,9 +21,11 @@ NONNEGATIVE = {
     "exponential shifted",
     "favor++",
     "favor#",
+    "favor# asymmetric",
     "clustered paper",
     "clustered separable",
     "clustered shrunk",
+    "clustered with metric",
     "clustered with default",
     "gaussian kernel of positive",
 }
