@@ -37,8 +37,8 @@ def test_a_coefficient_is_one_at_its_own_centres_where_the_base_is_exact():
 
 @pytest.mark.stat
 def test_unbiased_and_as_wrong_as_predicted():
-    phi, draws = fit(n_clusters=(2, 1)), 2000
-    x, y = Q[:3] / 2, K[:4] / 2
+    phi, draws = fit(), 1500
+    x, y = Q[:3] / 3, K[:4] / 3  # short: tails are heavy
     kernel, g = hrf.kernels.softmax(x, y), Generator().manual_seed(1)
     estimates = torch.stack([phi.redraw_(g).estimate(x, y) for _ in range(draws)])
     assert phi.unbiased
