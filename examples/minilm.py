@@ -29,7 +29,8 @@ try:
 
     import hrf
     from benchmarks import minilm
-    from hrf.integrations.transformers import FITTED, Report, convert
+    from hrf.integrations.transformers import Report, convert
+    from hrf.integrations.transformers.convert import FITS
 except ModuleNotFoundError as error:
     sys.exit(f"this example needs {error.name}: {INSTALL}")
 
@@ -94,56 +95,61 @@ def row(candidate: Candidate, cosines: Tensor, report: Report) -> list[str]:
     ]
 
 
-def show_quality(console: Console) -> dict[str, hrf.FeatureMap]:
-    """Convert the model with each kind of map, and compare its embeddings with the exact ones.
-
-    Returns:
-        The maps of the layer in the middle.
-    """
+def show_quality(console: Console) -> None:
+    """Convert the model with each kind of map, and compare its embeddings with the exact ones."""
     tokenizer, model = minilm.load()
     model.double()  # the angular hybrid is so far off that float32 overflows
     fit = passages(tokenizer, "train", [LONGEST] * FIT_PASSAGES)
     lengths = torch.linspace(SHORTEST, LONGEST, TEST_PASSAGES).int().tolist()
     test = passages(tokenizer, "test", lengths)
-    exact, maps = embeddings(model, test), {}
+    exact = embeddings(model, test)
     grid = table(
         f"MiniLM-L6: embeddings of {TEST_PASSAGES} passages against those of exact attention",
         ["attention", "mean cosine", "target", "least", "median error of heads", "pairs exact"],
     )
-    for name, feature_map, target in CANDIDATES:
-        report = convert(model, fit, feature_map=feature_map, test_batches=test[:: TEST_PASSAGES // MEASURED])
+    for candidate in CANDIDATES:
+        report = convert(
+            model, fit, feature_map=candidate.feature_map, test_batches=test[:: TEST_PASSAGES // MEASURED]
+        )
         cosines = (embeddings(model, test) * exact).sum(-1)
-        grid.add_row(*row(Candidate(name, feature_map, target), cosines, report))
-        middle = model.get_submodule(list(report.layers)[minilm.N_LAYERS // 2])
-        maps[name] = middle.hrf_maps[FITTED]
+        grid.add_row(*row(candidate, cosines, report))
     console.print(grid)
-    return maps
 
 
 @torch.inference_mode()
-def show_times(console: Console, maps: dict[str, hrf.FeatureMap]) -> None:
-    """Time of exact attention over that of ours, on queries and keys of the model, repeated to each length."""
-    texts = minilm.passages(minilm.read_text("test"), FIT_PASSAGES, LONGEST * minilm.CHARACTERS)
+def show_times(console: Console) -> None:
+    """Time of exact attention over ours, on queries, keys and values of a layer, repeated to each length."""
+    texts = minilm.passages(minilm.read_text("train"), FIT_PASSAGES, LONGEST * minilm.CHARACTERS)
     layer = minilm.inputs(texts, LONGEST)[minilm.N_LAYERS // 2]
     tokens = [u.movedim(1, 0).flatten(1, 2).float() for u in layer]  # (heads, tokens, d)
-    grid = table("Exact attention takes … times as long", ["attention", *(f"L = {n}" for n in LENGTHS)])
+    maps = {}
+    for name, feature_map, _ in CANDIDATES:
+        fit = FITS[feature_map] if isinstance(feature_map, str) else feature_map
+        maps[name] = fit(*tokens[:2], heads=len(tokens[0]))
     ratios: dict[str, list[str]] = {name: [] for name in maps}
     for length in track(LENGTHS, description="timing", console=Console(stderr=True), transient=True):
         rows = torch.arange(length) % tokens[0].shape[1]
-        q, k, v = (u[:, rows] for u in tokens)
-        calls = {name: partial(hrf.attention, q, k, v, phi, scale=1.0) for name, phi in maps.items()}
-        seconds = best_times({"exact": partial(F.scaled_dot_product_attention, q, k, v, scale=1.0)} | calls)
+        inputs = [u[None, :, rows] for u in tokens]
+        calls = {name: partial(hrf.attention, *inputs, phi, scale=1.0) for name, phi in maps.items()}
+        seconds = best_times({"exact": partial(F.scaled_dot_product_attention, *inputs, scale=1.0)} | calls)
         for name in maps:
             ratios[name].append(f"{seconds['exact'] / seconds[name]:.2f}")
+    grid = table("Exact attention takes … times as long", ["attention", *(f"L = {n}" for n in LENGTHS)])
     for name, found in ratios.items():
         grid.add_row(name, *found)
     console.print(grid)
 
 
-def best_times(calls: dict[str, Callable[[], Tensor]], rounds: int = 3) -> dict[str, float]:
-    """The shortest time of each, in turns, so that whatever else the machine does hits them alike."""
-    best = dict.fromkeys(calls, math.inf)
-    for _ in range(rounds):
+def best_times(
+    calls: dict[str, Callable[[], Tensor]], rounds: int = 3, budget: float = 5.0
+) -> dict[str, float]:
+    """The shortest time of each, in turns, so that whatever else the machine does hits them alike.
+
+    At least some rounds, and as many as there are seconds for.
+    """
+    best, begin = dict.fromkeys(calls, math.inf), perf_counter()
+    while rounds > 0 or perf_counter() - begin < budget:
+        rounds -= 1
         for name, call in calls.items():
             start = perf_counter()
             call()
@@ -158,15 +164,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Text embeddings of MiniLM-L6 with its attention replaced by linear attention.",
         epilog="The text is read from $HRF_DATA/wikitext2, by default ../shared/data/wikitext2.",
     )
-    parser.add_argument("--times", action="store_true", help="measure speed too")
+    parts = {"quality": show_quality, "times": show_times}
+    parser.add_argument("part", nargs="*", default=[*parts], help="quality, times, or both (default)")
     args = parser.parse_args(argv)
+    if unknown := set(args.part) - set(parts):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; expected quality or times")
     console = Console()
     if not console.is_terminal:
         console.width = 150  # a pipe or a file has room
     try:
-        maps = show_quality(console)
-        if args.times:
-            show_times(console, maps)
+        for part in args.part:
+            parts[part](console)
     except ModuleNotFoundError as error:
         print(f"this example needs {error.name}: {INSTALL}", file=sys.stderr)
         return 2
