@@ -140,10 +140,16 @@ def show_times(console: Console) -> None:
     console.print(grid)
 
 
-def best_times(calls: dict[str, Callable[[], Tensor]], rounds: int = 3) -> dict[str, float]:
-    """The shortest time of each, in turns, so that whatever else the machine does hits them alike."""
-    best = dict.fromkeys(calls, math.inf)
-    for _ in range(rounds):
+def best_times(
+    calls: dict[str, Callable[[], Tensor]], rounds: int = 3, budget: float = 5.0
+) -> dict[str, float]:
+    """The shortest time of each, in turns, so that whatever else the machine does hits them alike.
+
+    At least some rounds, and as many as there are seconds for.
+    """
+    best, begin = dict.fromkeys(calls, math.inf), perf_counter()
+    while rounds > 0 or perf_counter() - begin < budget:
+        rounds -= 1
         for name, call in calls.items():
             start = perf_counter()
             call()

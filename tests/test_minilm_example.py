@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import BertConfig, BertModel
@@ -25,6 +27,7 @@ def small(monkeypatch):
     monkeypatch.setattr(data, "read_text", lambda split: text)
     monkeypatch.setattr(data, "N_LAYERS", 2)
     changes = {"FIT_PASSAGES": 2, "TEST_PASSAGES": 4, "MEASURED": 2, "SHORTEST": 40, "LONGEST": 80}
+    monkeypatch.setattr(minilm, "best_times", partial(minilm.best_times, rounds=1, budget=0))
     for name, value in (changes | {"LENGTHS": (16, 100)}).items():
         monkeypatch.setattr(minilm, name, value)
 
