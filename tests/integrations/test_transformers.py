@@ -476,6 +476,14 @@ def test_causal_layers_without_a_mask_need_as_many_queries_as_keys():
         attention._Made(hrf.Positive, 0)(module, q, k, k, None)
 
 
+def test_attention_that_is_not_finite_names_the_map(tokens, monkeypatch):
+    monkeypatch.setattr(attention, "attention", lambda query, *args, **options: query / 0)
+    with pytest.raises(
+        ValueError, match="attention of BertSelfAttention is not finite: Positive is far too noisy"
+    ):
+        made(bert)(tokens)
+
+
 def test_maps_that_are_missing(tokens, tmp_path):
     model = made(bert)
     with pytest.raises(ValueError, match="this BertModel has no fitted maps"):

@@ -74,7 +74,13 @@ class _Attention:
             weights = attend(call._replace(value=unit_values(call.key)), phi)
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
-        return attend(call, phi).transpose(1, 2), weights
+        output = attend(call, phi)
+        if output.device.type == "cpu" and not bool(output.isfinite().all()):
+            raise ValueError(
+                f"the attention of {type(module).__name__} is not finite: {type(phi).__name__} is far too noisy for "
+                "its queries and keys; expected a map fitted to them (see convert), or positive features"
+            )
+        return output.transpose(1, 2), weights
 
     def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
         raise NotImplementedError
