@@ -298,7 +298,7 @@ class _Product:
                 p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
             )
             rows = [real, imag, logs[:, k : k + 1], None, p, None]
-            phi.append(base._evaluate(rows, places[k], places[k]))
+            phi.append(base._finish(rows, "query", places[k], places[k]))
         if table is None:
             return pad(torch.cat(phi, -1), (0, 0, 1, 0))
         table[0] = 0

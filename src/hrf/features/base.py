@@ -151,6 +151,9 @@ class Linearised(nn.Module):
         """What the features are made of, row by row."""
         return [x]
 
+    def _check_range(self, rows: Rows) -> None:
+        """Refuse rows whose features the dtype cannot hold, if `_finish` would not."""
+
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
@@ -181,12 +184,13 @@ class Linearised(nn.Module):
     def _stream(self, x: Tensor, side: Side) -> Tensor:
         """The features, written block by block into the result unless `_watched`."""
         if self._watched(x):
-            return self._finish(self._prepare(x, side), side)
+            return self._whole(self._prepare(x, side), side)
         # Heads stay together and all else becomes one axis; without heads it is one long sequence.
         heads, length = (1, x.shape[:-1].numel()) if self.heads is None else (self.heads, x.shape[-2])
         inner = (length,) if self.heads is None else (heads, length)
         n_batches = x.shape[:-3].numel() if self.heads is not None else 1
         rows = self._prepare(x.reshape(n_batches, *inner, self.dim), side)
+        self._check_range(rows)
         out = x.new_empty(n_batches, *inner, self.feature_dim)
         n_rows = max(1, self._block // (heads * self.feature_dim))  # of every head, in a block
         n_whole = max(1, n_rows // max(1, length))  # sequences in a block
@@ -198,6 +202,11 @@ class Linearised(nn.Module):
                 some = [None if row is None else row[block] for row in rows]
                 self._finish(some, side, place, scratch[: len(place), ..., : place.shape[-2], :])
         return out.view(*x.shape[:-1], self.feature_dim)
+
+    def _whole(self, rows: Rows, side: Side, out: Tensor | None = None) -> Tensor:
+        """The features of all rows at once, after a look at their range."""
+        self._check_range(rows)
+        return self._finish(rows, side, out, out)
 
     def _checked(self, x: Tensor, name: str) -> Tensor:
         """``x`` in the precision of the computation, or an error that says what is wrong with it."""

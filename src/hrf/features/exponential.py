@@ -189,14 +189,7 @@ class Exponential(FeatureMap):
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
         return [real, imag, log_weight, phase, shared.projected if shared else None, square]
 
-    def _finish(
-        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
-    ) -> Tensor:
-        self._check_range(rows)
-        return self._evaluate(rows, out, scratch)
-
     def _check_range(self, rows: Rows) -> None:
-        """Refuse features that the dtype cannot hold."""
         _, _, log_weight, _, _, square = rows
         assert log_weight is not None
         if square is None:
@@ -209,8 +202,9 @@ class Exponential(FeatureMap):
             assert logs is not None
             check_range((logs + log_weight).amax(-1))
 
-    def _evaluate(self, rows: Rows, out: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:
-        """The features themselves."""
+    def _finish(
+        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
+    ) -> Tensor:
         log_weight = rows[2]
         assert log_weight is not None
         logs, phases = self._exponents(rows, scratch)

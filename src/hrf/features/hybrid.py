@@ -51,7 +51,7 @@ class Hybrid(FeatureMap):
     True
     """
 
-    _block = 1 << 24  # every float is written once: nothing has to stay in the cache
+    _block = 1 << 24  # products are written once: only the features of the bases have to stay in the cache
 
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()
@@ -75,41 +75,35 @@ class Hybrid(FeatureMap):
     def _check_values(self, x: Tensor, name: str) -> None:
         self._bases()[0]._check_values(x, name)
 
-    def _prepare(self, x: Tensor, side: Side) -> Rows:
-        features = []
-        for base, shared in self._with_shared(x):
-            place = None if self._watched(x) else x.new_empty(*x.shape[:-1], base.feature_dim)
-            features.append(base._finish(base._prepare(x, side, *shared), side, place, place))
-        rho = [c._finish(c._prepare(x, side), side) for c in self._coefficients()]
-        if any(isinstance(c, FromFeatureMap) for c in self._coefficients()):  # others are at most 1
-            largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
-            check_range(sum(largest, start=x.new_zeros(())))
-        return self._factors(features, [torch.ones_like(x[..., :1]), *rho], side)
-
     def _scaled(self, x: Tensor, side: Side) -> Features:
         scaled = [base._scaled(x, side, *shared) for base, shared in self._with_shared(x)]
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
         features, scale = common_scale(scaled)
         rho, rho_scale = common_scale([one, *(c._scaled(x, side) for c in self._coefficients())])
-        return Features(self._finish(self._factors(features, rho, side), side), scale + rho_scale)
-
-    def _factors(self, features: list[Tensor], rho: list[Tensor], side: Side) -> Rows:
-        """All φₖ side by side, the last of them negative for keys, then the number 1 and all ρₖ."""
-        if side == "key":
-            features = [*features[:-1], -features[-1]]
-        return [torch.cat(features, -1), *rho]
+        return Features(self._compose(features, rho, side), scale + rho_scale)
 
     def _finish(
         self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
     ) -> Tensor:
-        joint, one, *rho = (row for row in rows if row is not None)
-        phi = joint.split([base.feature_dim for base in self._bases()], -1)
-        products = []  # widest first: it then is what touches the memory of the result, with all threads
-        for k, r in enumerate(rho):
-            width = phi[k].shape[-1] + phi[-1].shape[-1]
-            side_by_side = k == len(rho) - 1  # no copy is needed then
-            pair = joint[..., -width:] if side_by_side else torch.cat([phi[k], phi[-1]], -1)
-            products.append((r, pair))
+        (x,) = rows
+        assert x is not None
+        features = []
+        for base, shared in self._with_shared(x):
+            place = None if out is None else x.new_empty(*x.shape[:-1], base.feature_dim)
+            features.append(base._whole(base._prepare(x, side, *shared), side, place))
+        rho = [c._whole(c._prepare(x, side), side) for c in self._coefficients()]
+        if any(isinstance(c, FromFeatureMap) for c in self._coefficients()):  # others are at most 1
+            largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
+            check_range(sum(largest, start=x.new_zeros(())))
+        return self._compose(features, [torch.ones_like(x[..., :1]), *rho], side, out)
+
+    def _compose(self, phi: list[Tensor], rho: list[Tensor], side: Side, out: Tensor | None = None) -> Tensor:
+        """All products of features φₖ and ρₖ, of which the first is the number 1; written to ``out``."""
+        one, *rho = rho
+        if side == "key":
+            phi = [*phi[:-1], -phi[-1]]
+        # Widest first: it then is what touches the memory of the result, with all threads.
+        products = [(r, torch.cat([phi[k], phi[-1]], -1)) for k, r in enumerate(rho)]
         for k, a in enumerate(self.constants):
             if a:
                 # Key signs: that of aₖ, and that of the last base, which −φ has already.
