@@ -43,6 +43,7 @@ __all__ = ["Exponential", "Positive", "Trigonometric"]
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
 # products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
 _SMALL = 50.0
+_LEAST = torch.tensor(math.exp(-_SMALL / 2))
 
 
 class Shared(NamedTuple):
@@ -178,7 +179,7 @@ class Exponential(FeatureMap):
         """
         shift, _, matrix = self._parts(side)
         real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
-        log_weight = self._shift_weight(x, side) - math.log(self._copies()) / 2
+        log_weight: Any = self._shift_weight(x, side) - math.log(self._copies()) / 2
         square = None
         if real is not None:
             square = shared.half_square if shared else half_square(real)
@@ -228,8 +229,11 @@ class Exponential(FeatureMap):
         assert log_weight is not None
         if real is None or not self._by_hand or not self._is_small(square):
             return self._without_scale(log_weight, *self._exponents(rows, out))
-        _extend(self._project(real, None, out), torch.neg, out)
-        return Features(out.sub_(_SMALL / 2).exp_(), log_weight + _SMALL / 2)
+        # One exponential serves both signs. It is not taken in ``out``: on part of its columns it is far slower.
+        plus = torch.matmul(real, self.projection.omega.to(x.dtype).mT.unsqueeze(0)).exp_()
+        torch.mul(plus, _LEAST, out=out[..., : self.n_projections])
+        torch.div(_LEAST, plus, out=out[..., self.n_projections :])
+        return Features(out, log_weight + _SMALL / 2)
 
     @property
     def _by_hand(self) -> bool:
@@ -259,7 +263,8 @@ class Exponential(FeatureMap):
         """Whether |Re ωᵀu| < `_SMALL`, where that is cheap to know."""
         if square is None or not square.numel() or not can_look(square):
             return False
-        return bool(self._spread(square.amax()).max() < _SMALL)
+        longest = float(torch.linalg.vector_norm(self.projection.omega, dim=-1).amax())
+        return longest * math.sqrt(2 * float(square.amax())) < _SMALL
 
     def _without_scale(self, log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
         """exp(logs) cos(phases) at the scale of the largest of each row."""
@@ -301,11 +306,11 @@ class Exponential(FeatureMap):
         """How many terms an estimate averages: m, or 2m with ±ω."""
         return self.feature_dim // (2 if self.query_matrix.has_imag else 1)
 
-    def _shift_weight(self, x: Tensor, side: Side) -> Tensor:
+    def _shift_weight(self, x: Tensor, side: Side) -> Tensor | float:
         """Factors of the shifts, xᵀb − aᵀb/2 for queries, aᵀy − aᵀb/2 for keys: ``(..., L, 1)`` or 0."""
         own, other, _ = self._parts(side)
         if other is None:
-            return x.new_zeros(())
+            return 0.0
         other = other.to(x.dtype)
         centre = x if own is None else x - own.to(x.dtype) / 2
         return (centre * other).sum(-1, keepdim=True)
