@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
+from hrf.attention.small import Small
 from hrf.features.base import FeatureMap, Features
 from hrf.features.clustered import ClusteredHybrid
 
@@ -125,20 +126,12 @@ class _Attend(torch.autograd.Function):
         scale: Tensor,
         *learned: Tensor,
     ) -> Any:
-        carry, places = Carry(state, scale), (Place(), Place())
-        outputs = Outputs.empty(state, query.shape[2])
-        tops = state.new_empty(len(state), key.shape[2], 1)
-        for chunk in _chunks(query, key):
-            x = blocks.vectors(query, chunk.rows, "query")
-            phi = blocks.features(x, chunk.rows, "query", places[0])
-            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
-            v = blocks.values(value, chunk.keys)
-            tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
-            top = chunk.tops(tops)
-            scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
-            sums = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
-            outputs.fill(blocks, chunk.rows, x, Features(sums, phi.log_scale + top), moments)
-            carry = carry.plus(psi, v, top[:, -1:])
+        fresh = bool((scale == LOWEST).all())
+        if fresh and (small := Small.of(blocks, query, key, value)):
+            outputs, last_state = small.causal(_CHUNK)
+            carry, tops = Carry(last_state, small.scale), small.scale.expand(-1, key.shape[2], 1)
+        else:
+            outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
         ctx.blocks, ctx.learned = blocks, learned
         ctx.save_for_backward(query, key, value, state, scale, tops, *outputs)
@@ -182,3 +175,24 @@ class _Attend(torch.autograd.Function):
             decayed = grad_state * (start - top[:, -1:]).exp()
             grad_state = decayed.baddbmm_(phi.values.mT, g * (start - top).exp())
         return None, None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()
+
+
+def _outputs(
+    blocks: Blocks, query: Tensor, key: Tensor, value: Tensor, carry: Carry, moments: Tensor
+) -> tuple[Outputs, Carry, Tensor]:
+    """Quotients of all rows, what to carry on, and the scales cᵢ."""
+    places = Place(), Place()
+    outputs = Outputs.empty(carry.state, query.shape[2])
+    tops = carry.state.new_empty(len(carry.state), key.shape[2], 1)
+    for chunk in _chunks(query, key):
+        x = blocks.vectors(query, chunk.rows, "query")
+        phi = blocks.features(x, chunk.rows, "query", places[0])
+        psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
+        v = blocks.values(value, chunk.keys)
+        tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
+        top = chunk.tops(tops)
+        scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
+        sums = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
+        outputs.fill(blocks, chunk.rows, x, Features(sums, phi.log_scale + top), moments)
+        carry = carry.plus(psi, v, top[:, -1:])
+    return outputs, carry, tops

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
+from hrf.attention.small import Small
 from hrf.features.base import FeatureMap, Features
 
 __all__ = ["attend"]
@@ -42,12 +43,13 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, blocks: Blocks, moments: Tensor, query: Tensor, key: Tensor, value: Tensor, *learned: Tensor
     ) -> Any:
-        state, scale = _state(blocks, key, value)
-        outputs, place = Outputs.empty(state, query.shape[2]), Place()
-        for rows in blocks.slices(query):
-            x = blocks.vectors(query, rows, "query")
-            phi = blocks.features(x, rows, "query", place)
-            outputs.fill(blocks, rows, x, Features(phi.values @ state, phi.log_scale + scale), moments)
+        if small := Small.of(blocks, query, key, value):
+            by_sign = small.state()
+            outputs = small.outputs(by_sign)
+            state, scale = torch.cat([*by_sign], 1), small.scale
+        else:
+            state, scale = _state(blocks, key, value)
+            outputs = _outputs(blocks, query, state, scale, moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
         ctx.blocks, ctx.learned = blocks, learned
         ctx.save_for_backward(query, key, value, state, scale, *outputs)
@@ -77,6 +79,16 @@ class _Attend(torch.autograd.Function):
             grad_v.mul_(log_weight.exp())
             grad_value[:, :, rows] = grad_v[..., :-1].view(value[:, :, rows].shape)
         return None, None, grad_query, grad_key, grad_value, *learned.values()
+
+
+def _outputs(blocks: Blocks, query: Tensor, state: Tensor, scale: Tensor, moments: Tensor) -> Outputs:
+    """Quotients of all rows, which see the same state."""
+    outputs, place = Outputs.empty(state, query.shape[2]), Place()
+    for rows in blocks.slices(query):
+        x = blocks.vectors(query, rows, "query")
+        phi = blocks.features(x, rows, "query", place)
+        outputs.fill(blocks, rows, x, Features(phi.values @ state, phi.log_scale + scale), moments)
+    return outputs
 
 
 def _state(blocks: Blocks, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,6 @@ __all__ = ["Exponential", "Positive", "Trigonometric"]
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
 # products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
 _SMALL = 50.0
-_LEAST = torch.tensor(math.exp(-_SMALL / 2))
 
 
 class Shared(NamedTuple):
@@ -231,8 +230,9 @@ class Exponential(FeatureMap):
             return self._without_scale(log_weight, *self._exponents(rows, out))
         # One exponential serves both signs. It is not taken in ``out``: on part of its columns it is far slower.
         plus = torch.matmul(real, self.projection.omega.to(x.dtype).mT.unsqueeze(0)).exp_()
-        torch.mul(plus, _LEAST, out=out[..., : self.n_projections])
-        torch.div(_LEAST, plus, out=out[..., self.n_projections :])
+        least = plus.new_full((), math.exp(-_SMALL / 2))
+        torch.mul(plus, least, out=out[..., : self.n_projections])
+        torch.div(least, plus, out=out[..., self.n_projections :])
         return Features(out, log_weight + _SMALL / 2)
 
     @property
