@@ -9,7 +9,7 @@ from torch import nn
 import hrf
 from attention.data import assert_equals_reference, assert_same, inputs, padding
 from features.registry import DIM, MAPS, build
-from hrf.attention import blocks, causal, reference
+from hrf.attention import blocks, causal, reference, small
 
 every_map = pytest.mark.parametrize("name", MAPS)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
@@ -22,6 +22,8 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(causal, "_CHUNK", 4)
     monkeypatch.setattr(blocks, "_FLOATS", 1)
     monkeypatch.setattr(blocks, "_LEAST", 4)
+    monkeypatch.setattr(small, "_FLOATS", 1)
+    monkeypatch.setattr(small, "_ROWS", 4)
 
 
 @every_map
@@ -176,6 +178,22 @@ def test_compiled_code_gives_the_same(name, is_causal, backend):
 
     assert_same(torch.compile(attend, backend=backend)(q, k, v), attend(q, k, v), [q, k, v])
     torch.compiler.reset()
+
+
+@every_map
+@both_ways
+def test_a_redraw_before_the_backward_pass_does_no_harm(name, is_causal):
+    """Where it computes the features again, with another ω the gradients would be wrong: it refuses."""
+    phi, (q, k, v) = build(name), inputs()
+    outputs = [hrf.attention(q, k, v, phi, is_causal=is_causal) for _ in range(2)]
+    (expected,) = torch.autograd.grad(outputs[0].sum(), q)
+    phi.redraw_()
+    try:
+        (received,) = torch.autograd.grad(outputs[1].sum(), q)
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)  # noqa: PT017
+    else:
+        assert torch.equal(received, expected)
 
 
 @both_ways

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import pytest
@@ -11,13 +10,11 @@ from torch import Tensor
 
 import hrf
 from attention.data import random
-from hrf.attention import reference
+from hrf.attention import reference, small
 from hrf.attention.blocks import Blocks
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import check
 from hrf.attention.small import Small
-
-small = importlib.import_module("hrf.attention.small")  # hrf.attention is a function
 
 
 @torch.no_grad()

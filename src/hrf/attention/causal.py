@@ -134,7 +134,8 @@ class _Attend(torch.autograd.Function):
             outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
         ctx.blocks, ctx.learned = blocks, learned
-        ctx.save_for_backward(query, key, value, state, scale, tops, *outputs)
+        # The backward pass uses the map again: saved here, a redraw in between is an error.
+        ctx.save_for_backward(query, key, value, state, scale, tops, *outputs, *blocks.feature_map.buffers())
         last = carry.scale.clone()
         ctx.mark_non_differentiable(last)
         return outputs.values.unflatten(0, query.shape[:2]), carry.state.clone(), last
@@ -143,8 +144,8 @@ class _Attend(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
-        query, key, value, state, scale, tops, *outputs = ctx.saved_tensors
-        divided, grad = Outputs(*outputs), grad.flatten(0, 1)
+        query, key, value, state, scale, tops, *rest = ctx.saved_tensors
+        divided, grad = Outputs(*rest[: len(Outputs._fields)]), grad.flatten(0, 1)
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from

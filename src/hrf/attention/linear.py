@@ -52,15 +52,16 @@ class _Attend(torch.autograd.Function):
             outputs = _outputs(blocks, query, state, scale, moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
         ctx.blocks, ctx.learned = blocks, learned
-        ctx.save_for_backward(query, key, value, state, scale, *outputs)
+        # The backward pass uses the map again: saved here, a redraw in between is an error.
+        ctx.save_for_backward(query, key, value, state, scale, *outputs, *blocks.feature_map.buffers())
         return outputs.values.unflatten(0, query.shape[:2])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
-        query, key, value, state, scale, *outputs = ctx.saved_tensors
-        divided, grad, place = Outputs(*outputs), grad.flatten(0, 1), Place()
+        query, key, value, state, scale, *rest = ctx.saved_tensors
+        divided, grad, place = Outputs(*rest[: len(Outputs._fields)]), grad.flatten(0, 1), Place()
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         grad_state = torch.zeros_like(state.mT, memory_format=torch.contiguous_format)
