@@ -63,11 +63,12 @@ def attend(
     ``moments`` are those of the keys that each row sees, the ones in ``carry`` included.
     """
     blocks = Blocks.of(inputs, feature_map, rule)
+    fresh = carry is None
     carry = carry or Carry.empty(inputs, feature_map)
     state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in carry)
     learned = [p for p in feature_map.parameters() if p.requires_grad]
     out, *carried = _Attend.apply(
-        blocks, moments, inputs.query, inputs.key, inputs.value, state, scale, *learned
+        blocks, moments, fresh, inputs.query, inputs.key, inputs.value, state, scale, *learned
     )
     return out, Carry(*(tensor.unflatten(0, carry.state.shape[:2]) for tensor in carried))
 
@@ -119,6 +120,7 @@ class _Attend(torch.autograd.Function):
         ctx: Any,
         blocks: Blocks,
         moments: Tensor,
+        fresh: bool,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -126,7 +128,6 @@ class _Attend(torch.autograd.Function):
         scale: Tensor,
         *learned: Tensor,
     ) -> Any:
-        fresh = bool((scale == LOWEST).all())
         if fresh and (small := Small.of(blocks, query, key, value)):
             outputs, last_state = small.causal(_CHUNK)
             carry, tops = Carry(last_state, small.scale), small.scale.expand(-1, key.shape[2], 1)
@@ -175,7 +176,7 @@ class _Attend(torch.autograd.Function):
             grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(value[:, :, chunk.keys].shape)
             decayed = grad_state * (start - top[:, -1:]).exp()
             grad_state = decayed.baddbmm_(phi.values.mT, g * (start - top).exp())
-        return None, None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()
+        return None, None, None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()
 
 
 def _outputs(
