@@ -361,7 +361,7 @@ def test_masks_that_cannot_be_honoured_are_refused():
 def test_arguments_that_cannot_be_honoured_are_refused():
     with pytest.raises(ValueError, match="add_bias_kv"):
         hrf.nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True)
-    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of angular, positive"):
+    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of positive, angular"):
         hrf.nn.MultiheadAttention(WIDTH, HEADS, feature_map="linear")
     with pytest.raises(ValueError, match="has dim=5, heads=None; expected dim=4, heads=3"):
         hrf.nn.MultiheadAttention(WIDTH, HEADS, feature_map=hrf.Positive(5, n_projections=4))

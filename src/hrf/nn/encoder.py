@@ -59,7 +59,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        feature_map: str | Maker | FeatureMap = "angular",
+        feature_map: str | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
         generator: Generator | None = None,

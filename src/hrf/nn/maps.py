@@ -18,8 +18,8 @@ Maker = Callable[..., FeatureMap]
 
 # 256 features, and the angular hybrid with m = n = 8 as in the paper's robotics part (288 features).
 NAMES: dict[str, Maker] = {
-    "angular": partial(AngularHybrid, n_projections=8, n_coefficient_projections=8),
     "positive": partial(Positive, n_projections=128),
+    "angular": partial(AngularHybrid, n_projections=8, n_coefficient_projections=8),
     "trigonometric": partial(Trigonometric, n_projections=128),
 }
 

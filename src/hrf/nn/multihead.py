@@ -42,7 +42,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         batch_first: ``(N, L, embed_dim)`` rather than ``(L, N, embed_dim)``.
         device: of the parameters.
         dtype: of the parameters.
-        feature_map: ``"angular"``, ``"positive"`` or ``"trigonometric"``; or a map with ``dim = embed_dim /
+        feature_map: ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a map with ``dim = embed_dim /
             num_heads``; or a function of ``(dim, heads=..., generator=...)`` that returns one, for instance
             ``functools.partial(hrf.Positive, n_projections=64)``.
         normalize: give queries and keys the length 1 (paper, appendix on robotics): logits are then cosines, and
@@ -76,7 +76,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        feature_map: str | Maker | FeatureMap = "angular",
+        feature_map: str | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
         generator: Generator | None = None,

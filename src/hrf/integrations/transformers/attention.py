@@ -30,7 +30,7 @@ FITTED = "hrf_fitted"  # the implementation that uses fitted maps
 _registrations = itertools.count()
 
 
-def register(name: str = "hrf", feature_map: str | Maker = "angular", *, seed: int = 0) -> None:
+def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: int = 0) -> None:
     """Make ``attn_implementation=name`` known to Transformers: linear attention with maps that need no data.
 
     Encoders, decoders and cross-attention, grouped queries, padding and causal masks, generation with a cache. Masks
