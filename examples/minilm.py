@@ -8,10 +8,12 @@ converted one. A cosine of 1 says that nothing was lost.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ try:
 
     import hrf
     from benchmarks import minilm
-    from hrf.integrations.transformers import Report, convert
+    from hrf.integrations.transformers import convert
     from hrf.integrations.transformers.convert import FITS
 except ModuleNotFoundError as error:
     sys.exit(f"this example needs {error.name}: {INSTALL}")
@@ -80,22 +82,7 @@ def table(title: str, headings: Sequence[str]) -> Table:
     return grid
 
 
-def row(candidate: Candidate, cosines: Tensor, report: Report) -> list[str]:
-    """What the table says about a candidate."""
-    reached, target = float(cosines.mean()), candidate.target
-    errors = [error for layer in report.layers.values() for error in layer.errors]
-    exact = mean(layer.exact_share for layer in report.layers.values())
-    return [
-        candidate.name,
-        f"{reached:.3f}",
-        "" if target is None else f"{target:g} {'met' if reached >= target else 'missed'}",
-        f"{float(cosines.min()):.3f}",
-        f"{median(errors):.2g}",
-        f"{exact:.1%}" if exact else "",
-    ]
-
-
-def show_quality(console: Console) -> None:
+def measure_quality() -> dict[str, dict[str, float]]:
     """Convert the model with each kind of map, and compare its embeddings with the exact ones."""
     tokenizer, model = minilm.load()
     model.double()  # the angular hybrid is so far off that float32 overflows
@@ -103,21 +90,40 @@ def show_quality(console: Console) -> None:
     lengths = torch.linspace(SHORTEST, LONGEST, TEST_PASSAGES).int().tolist()
     test = passages(tokenizer, "test", lengths)
     exact = embeddings(model, test)
-    grid = table(
-        f"MiniLM-L6: embeddings of {TEST_PASSAGES} passages against those of exact attention",
-        ["attention", "mean cosine", "target", "least", "median error of heads", "pairs exact"],
-    )
+    found = {}
     for candidate in CANDIDATES:
         report = convert(
             model, fit, feature_map=candidate.feature_map, test_batches=test[:: TEST_PASSAGES // MEASURED]
         )
         cosines = (embeddings(model, test) * exact).sum(-1)
-        grid.add_row(*row(candidate, cosines, report))
+        found[candidate.name] = {
+            "mean": float(cosines.mean()),
+            "least": float(cosines.min()),
+            "median_error": median(error for layer in report.layers.values() for error in layer.errors),
+            "exact_share": mean(layer.exact_share for layer in report.layers.values()),
+        }
+    return found
+
+
+def show_quality(console: Console, found: dict[str, dict[str, float]]) -> None:
+    """Print what `measure_quality` found."""
+    grid = table(
+        f"MiniLM-L6: embeddings of {TEST_PASSAGES} passages against those of exact attention",
+        ["attention", "mean cosine", "target", "least", "median error of heads", "pairs exact"],
+    )
+    for name, _, target in CANDIDATES:
+        row, aim = found[name], ""
+        if target is not None:
+            aim = f"{target:g} {'met' if row['mean'] >= target else 'missed'}"
+        exact = f"{row['exact_share']:.1%}" if row["exact_share"] else ""
+        grid.add_row(
+            name, f"{row['mean']:.3f}", aim, f"{row['least']:.3f}", f"{row['median_error']:.2g}", exact
+        )
     console.print(grid)
 
 
 @torch.inference_mode()
-def show_times(console: Console) -> None:
+def measure_times() -> dict[str, dict[str, float]]:
     """Time of exact attention over ours, on queries, keys and values of a layer, repeated to each length."""
     texts = minilm.passages(minilm.read_text("train"), FIT_PASSAGES, LONGEST * minilm.CHARACTERS)
     layer = minilm.inputs(texts, LONGEST)[minilm.N_LAYERS // 2]
@@ -126,18 +132,34 @@ def show_times(console: Console) -> None:
     for name, feature_map, _ in CANDIDATES:
         fit = FITS[feature_map] if isinstance(feature_map, str) else feature_map
         maps[name] = fit(*tokens[:2], heads=len(tokens[0]))
-    ratios: dict[str, list[str]] = {name: [] for name in maps}
+    ratios: dict[str, dict[str, float]] = {name: {} for name in maps}
     for length in track(LENGTHS, description="timing", console=Console(stderr=True), transient=True):
         rows = torch.arange(length) % tokens[0].shape[1]
         inputs = [u[None, :, rows] for u in tokens]
         calls = {name: partial(hrf.attention, *inputs, phi, scale=1.0) for name, phi in maps.items()}
         seconds = best_times({"exact": partial(F.scaled_dot_product_attention, *inputs, scale=1.0)} | calls)
         for name in maps:
-            ratios[name].append(f"{seconds['exact'] / seconds[name]:.2f}")
+            ratios[name][str(length)] = seconds["exact"] / seconds[name]
+    return ratios
+
+
+def show_times(console: Console, found: dict[str, dict[str, float]]) -> None:
+    """Print what `measure_times` found."""
     grid = table("Exact attention takes … times as long", ["attention", *(f"L = {n}" for n in LENGTHS)])
-    for name, found in ratios.items():
-        grid.add_row(name, *found)
+    for name, ratios in found.items():
+        grid.add_row(name, *(f"{ratio:.2f}" for ratio in ratios.values()))
     console.print(grid)
+
+
+PARTS = {"quality": (measure_quality, show_quality), "times": (measure_times, show_times)}
+
+
+def record(path: Path, part: str, found: dict[str, dict[str, float]]) -> None:
+    """Put the numbers of a part into the file, beside those of the other."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(known | {part: found}, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def best_times(
@@ -164,17 +186,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Text embeddings of MiniLM-L6 with its attention replaced by linear attention.",
         epilog="The text is read from $HRF_DATA/wikitext2, by default ../shared/data/wikitext2.",
     )
-    parts = {"quality": show_quality, "times": show_times}
-    parser.add_argument("part", nargs="*", default=[*parts], help="quality, times, or both (default)")
+    parser.add_argument("part", nargs="*", default=[*PARTS], help="quality, times, or both (default)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder for minilm.json (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
-    if unknown := set(args.part) - set(parts):
+    if unknown := set(args.part) - set(PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; expected quality or times")
     console = Console()
     if not console.is_terminal:
         console.width = 150  # a pipe or a file has room
     try:
         for part in args.part:
-            parts[part](console)
+            measure, show = PARTS[part]
+            found = measure()
+            show(console, found)
+            record(args.out / "minilm.json", part, found)
     except ModuleNotFoundError as error:
         print(f"this example needs {error.name}: {INSTALL}", file=sys.stderr)
         return 2

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
 import torch
+from rich.console import Console
 from transformers import BertConfig, BertModel
 
 from benchmarks import minilm as data
 from examples import minilm
-from hrf.integrations.transformers import LayerReport, Report
 
 
 def tokenizer(text, *, truncation, max_length, return_tensors):
@@ -32,20 +33,23 @@ def small(monkeypatch):
         monkeypatch.setattr(minilm, name, value)
 
 
-def test_prints_a_line_for_every_map(small, capsys):
-    assert minilm.main([]) == 0
+def test_prints_and_records_a_line_for_every_map(small, capsys, tmp_path):
+    assert minilm.main(["--out", str(tmp_path)]) == 0
     quality, times = capsys.readouterr().out.split("Exact attention takes")
+    recorded = json.loads((tmp_path / "minilm.json").read_text())
     for candidate in minilm.CANDIDATES:
         assert candidate.name in quality
         assert candidate.name in times
+        assert -1 <= recorded["quality"][candidate.name]["mean"] <= 1 + 1e-9
+        assert [*recorded["times"][candidate.name]] == ["16", "100"]
 
 
 @pytest.mark.parametrize(("cosine", "verdict"), [(0.97, "0.96 met"), (0.95, "0.96 missed")])
-def test_targets_are_compared_with_the_mean(cosine, verdict):
-    layers = {"a": LayerReport([0.1, 0.3], 0.0, 0.05), "b": LayerReport([0.2], 0.0, 0.15)}
-    cosines = torch.tensor([cosine - 0.01, cosine + 0.01])
-    row = minilm.row(minilm.Candidate("map", "positive", 0.96), cosines, Report(layers))
-    assert row == ["map", f"{cosine:.3f}", verdict, f"{cosine - 0.01:.3f}", "0.2", "10.0%"]
+def test_targets_are_compared_with_the_mean(cosine, verdict, capsys, monkeypatch):
+    monkeypatch.setattr(minilm, "CANDIDATES", [minilm.Candidate("map", "positive", 0.96)])
+    found = {"mean": cosine, "least": 0.5, "median_error": 0.2, "exact_share": 0.1}
+    minilm.show_quality(Console(width=150), {"map": found})
+    assert verdict in capsys.readouterr().out
 
 
 def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
