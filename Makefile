@@ -3,8 +3,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
+OUT ?= results
 
-.PHONY: demo test lint types unit bench bench-attention-quality example-minilm clean help
+.PHONY: demo test lint types unit bench bench-attention-quality example-minilm readme clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -35,13 +36,16 @@ unit: $(VENV)/.installed   ## the tests alone
 test: lint types unit      ## what CI runs
 
 bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
-	$(BIN)/python -m benchmarks --out results
+	$(BIN)/python -m benchmarks --out $(OUT)
 
 bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Transformer
-	$(BIN)/python -m benchmarks.quality --out results
+	$(BIN)/python -m benchmarks.quality --out $(OUT)
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
-	$(BIN)/python -m examples.minilm
+	$(BIN)/python -m examples.minilm --out $(OUT)
+
+readme: $(VENV)/.installed   ## write the tables of README.md from docs/results
+	$(BIN)/python -m benchmarks.tables
 
 clean:           ## remove the environment and results
 	rm -rf $(VENV) results

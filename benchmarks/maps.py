@@ -162,7 +162,7 @@ def case(name: str, setup: Callable[[], Timed], n: int, **options: Any) -> Case:
     return Case(name, GROUP, setup, flops=projection_flops(n), rows=ROWS, **options)
 
 
-LOWER_BOUNDS = (costs(BARE, at_most=1.4), costs(FILL))
+LOWER_BOUNDS = (costs(BARE, at_most=1.4), costs(FILL, at_most=1.4))
 POSITIVE = (faster_than(PERFORMER, at_least=3), faster_than(NAIVE_POSITIVE), *LOWER_BOUNDS)
 TRIGONOMETRIC = (faster_than(RBF, at_least=1), faster_than(NAIVE_TRIGONOMETRIC), *LOWER_BOUNDS)
 
