@@ -91,7 +91,8 @@ class Small(NamedTuple):
     def outputs(self, states: Tensor) -> Outputs:
         """Quotients of all rows."""
         outputs = Outputs.empty(states[0], self.query.shape[1])
-        place, memory = self._place(self.query), self._place(self.query, states.shape[-1])[0]
+        place = self._place(self.query)
+        memory = place.new_empty(*place.shape[1:3], states.shape[-1])
         for of, rows in self._blocks(self.query):
             plus, minus = self.features(self.query[of, rows], of, place)
             sums = torch.bmm(plus, states[0, of], out=memory[: len(plus), : plus.shape[1]])
@@ -101,29 +102,22 @@ class Small(NamedTuple):
     def causal(self, chunk: int) -> tuple[Outputs, Tensor]:
         """Quotients of rows that see the keys up to theirs, and the state after all keys, in one piece."""
         n, length, columns = self.value.shape
-        groups = self.query.shape[1] // length  # rows a key
-        states = self.value.new_zeros(2, n, columns, self.omega.shape[-1])
+        groups, m = self.query.shape[1] // length, self.omega.shape[-1]  # rows a key; projections
+        states = self.value.new_zeros(2, n, columns, m)
         outputs = Outputs.empty(states.mT[0], self.query.shape[1])
-        size = chunk * max(1, _FLOATS // (n * chunk * groups * 2 * self.omega.shape[-1]))  # keys in a block
-        places = [self.value.new_empty(2, n, rows, self.omega.shape[-1]) for rows in (size * groups, size)]
+        places = [self.value.new_empty(2, n, rows, m) for rows in (chunk * groups, chunk)]
         later = torch.ones(chunk, chunk, dtype=torch.bool).triu_(1).repeat_interleave(groups, 0)
-        for start in range(0, length, size):
-            stop = min(start + size, length)
-            phi = self.features(self.query[:, start * groups : stop * groups], slice(None), places[0])
-            psi = self.features(self.key[:, start:stop], slice(None), places[1])
-            for first in range(0, stop - start, chunk):
-                keys = slice(first, min(first + chunk, stop - start))
-                rows = slice(first * groups, keys.stop * groups)
-                v = self.value[:, start + keys.start : start + keys.stop]
-                scores = phi[0][:, rows] @ psi[0][:, keys].mT
-                scores.baddbmm_(phi[1][:, rows], psi[1][:, keys].mT)
-                scores.masked_fill_(later[: scores.shape[1], : scores.shape[2]], 0)
-                sums = scores @ v
-                for p, k, state in zip(phi, psi, states, strict=True):
-                    sums.baddbmm_(p[:, rows], state.mT)
-                    state.baddbmm_(v.mT, k[:, keys])
-                offset = start * groups
-                outputs.divide(slice(None), slice(offset + rows.start, offset + rows.stop), sums)
+        for start in range(0, length, chunk):
+            keys, rows = slice(start, start + chunk), slice(start * groups, (start + chunk) * groups)
+            phi = self.features(self.query[:, rows], slice(None), places[0])
+            psi = self.features(self.key[:, keys], slice(None), places[1])
+            v = self.value[:, keys]
+            scores = (phi[0] @ psi[0].mT).baddbmm_(phi[1], psi[1].mT)
+            sums = scores.masked_fill_(later[: scores.shape[1], : scores.shape[2]], 0) @ v
+            for p, k, state in zip(phi, psi, states, strict=True):
+                sums.baddbmm_(p, state.mT)
+                state.baddbmm_(v.mT, k)
+            outputs.divide(slice(None), rows, sums)
         return outputs.settled(self.query_log_scale), torch.cat([*states], 2).mT.contiguous()
 
     def _blocks(self, u: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -133,13 +127,15 @@ class Small(NamedTuple):
             for start in range(0, u.shape[1], rows):
                 yield slice(i, i + n), slice(start, start + rows)
 
-    def _size(self, u: Tensor) -> tuple[int, int]:
-        rows = max(1, min(_ROWS, _FLOATS // (2 * self.omega.shape[-1]), u.shape[1]))
-        return max(1, _FLOATS // (2 * self.omega.shape[-1] * rows)), rows
+    def _place(self, u: Tensor) -> Tensor:
+        """Memory for the features of a block: ``(2, n, rows, m)``."""
+        return u.new_empty(2, *self._size(u), self.omega.shape[-1])
 
-    def _place(self, u: Tensor, width: int | None = None) -> Tensor:
-        n, rows = self._size(u)
-        return u.new_empty(2, min(n, len(u)), rows, width or self.omega.shape[-1])
+    def _size(self, u: Tensor) -> tuple[int, int]:
+        """Elements and rows of a block."""
+        width = 2 * self.omega.shape[-1]
+        rows = max(1, min(_ROWS, _FLOATS // width, u.shape[1]))
+        return min(max(1, _FLOATS // (width * rows)), len(u)), rows
 
 
 def _fit(omega: Tensor, query_squares: Tensor, key_squares: Tensor) -> bool:
