@@ -42,7 +42,9 @@ def test_paths_lead_from_the_site():
 
 
 def test_a_missing_section_is_named():
-    with pytest.raises(ValueError, match="README.md has no heading 'Nothing'; expected one of hrf: softmax"):
+    with pytest.raises(
+        ValueError, match=r"README\.md has no heading 'Nothing'; expected one of hrf: softmax"
+    ):
         expand("{{ README.md # Nothing }}")
 
 
@@ -59,9 +61,9 @@ def test_gallery_without_results_says_what_is_missing(tmp_path):
 def test_gallery_shows_each_claim_with_both_values(tmp_path):
     (tmp_path / "cost.json").write_text(json.dumps(RESULT), encoding="utf-8")
     page = gallery(tmp_path)
-    assert "| [cost](#cost) | cheaper \\| faster | 8× | 7× | ✓ holds |" in page
-    assert "| [cost](#cost) | always | yes | no | ✗ fails |" in page
-    assert "| [cost](#cost) | on GPUs | - | - | ◦ open |" in page
+    assert "| [cost](#cost) | **✓ holds**{ .holds } | cheaper \\| faster | 8× | 7× |" in page
+    assert "| [cost](#cost) | **✗ fails**{ .fails } | always | yes | no |" in page
+    assert "| [cost](#cost) | **◦ open**{ .open } | on GPUs | - | - |" in page
     assert "](results/cost.png)" in page
     assert "hrf reproduce cost" in page
     assert "- `cost`" not in page

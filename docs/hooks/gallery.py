@@ -25,15 +25,14 @@ EXPERIMENTS = {
     "cost": "cost of features as wide as mn",
     "lambda": "estimates of the angular and Gaussian coefficients",
 }
-_HOLDS = {True: "✓ holds", False: "✗ fails", None: "◦ open"}
+_HOLDS = {True: "**✓ holds**{ .holds }", False: "**✗ fails**{ .fails }", None: "**◦ open**{ .open }"}
 _KEYS = ("name", "title", "claims", "figure", "command")
 _CLAIM_KEYS = ("claim", "paper", "ours", "holds", "verdict")
 
 
 def gallery(folder: Path) -> str:
     """The page's Markdown: all claims in one table, each experiment, and what is missing."""
-    results = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
-    results = {result["name"]: result for result in results.values()}
+    results = {result["name"]: result for result in map(_read, sorted(folder.glob("*.json")))}
     names = [*EXPERIMENTS, *(name for name in results if name not in EXPERIMENTS)]
     present = [results[name] for name in names if name in results]
     missing = [name for name in names if name not in results]
@@ -44,7 +43,7 @@ def gallery(folder: Path) -> str:
             for result in present
             for claim in result["claims"]
         ]
-        parts.append(_table(["experiment", "claim", "paper", "ours", "holds"], rows))
+        parts.append(_table(["experiment", "holds", "claim", "paper", "ours"], rows))
         parts += [_experiment(result) for result in present]
     if missing:
         lines = [f"- `{name}`: {EXPERIMENTS[name]}" for name in missing]
@@ -63,7 +62,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _cells(claim: dict[str, Any]) -> list[str]:
-    return [claim["claim"], claim["paper"], claim["ours"], _HOLDS[claim["holds"]]]
+    return [_HOLDS[claim["holds"]], claim["claim"], claim["paper"], claim["ours"]]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -72,7 +71,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _experiment(result: dict[str, Any]) -> str:
-    verdicts = [f"- {_HOLDS[claim['holds']]}: {claim['verdict']}" for claim in result["claims"]]
+    verdicts = [f"- {_HOLDS[claim['holds']]} {claim['verdict']}" for claim in result["claims"]]
     return "\n".join(
         [
             f"## {result['title']} {{ #{result['name']} }}",
