@@ -22,9 +22,8 @@ _FORMULA = re.compile(
 def _mathml(match: re.Match[str]) -> str:
     tag = match[1]
     drawn = convert(html.unescape(match["tex"]), display="inline" if tag == "span" else "block")
-    drawn = drawn.replace(
-        "<mo>&#x022A4;</mo>", "<mi>&#x022A4;</mi>"
-    )  # a transpose, no operator with space around
+    # ⊤ is a transpose here, not an operator with space around it.
+    drawn = drawn.replace("<mo>&#x022A4;</mo>", "<mi>&#x022A4;</mi>")
     return f'<{tag} class="formula">{drawn}</{tag}>'
 
 
