@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export HRF_DATA ?= ../shared/data
 OUT ?= results
 
-.PHONY: demo test lint types unit bench bench-attention-quality example-minilm readme clean help
+.PHONY: demo test lint types unit docs bench bench-attention-quality example-minilm readme clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -17,6 +17,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
@@ -35,6 +39,9 @@ unit: $(VENV)/.installed   ## the tests alone
 
 test: lint types unit      ## what CI runs
 
+docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
+	$(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 	$(BIN)/python -m benchmarks --out $(OUT)
 
@@ -44,8 +51,8 @@ bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Tr
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm --out $(OUT)
 
-readme: $(VENV)/.installed   ## write the tables of README.md from docs/results
+readme: $(VENV)/.installed   ## write the tables of README.md from benchmarks/results
 	$(BIN)/python -m benchmarks.tables
 
-clean:           ## remove the environment and results
-	rm -rf $(VENV) results
+clean:           ## remove the environment, results and the site
+	rm -rf $(VENV) results site

@@ -1,6 +1,6 @@
 """Write the tables of the README from measured results: ``python -m benchmarks.tables``, or ``make readme``.
 
-The results are the JSON files in ``docs/results``, as `make bench`, `make bench-attention-quality` and
+The results are the JSON files in ``benchmarks/results``, as `make bench`, `make bench-attention-quality` and
 `make example-minilm` write them. A table stands between two comments with its name.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS, README = Path("docs/results"), Path("README.md")
+RESULTS, README = Path("benchmarks/results"), Path("README.md")
 
 # Names in the results, and what the README calls them.
 QUALITY = {

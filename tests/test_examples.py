@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hrf
+from docs.hooks.includes import expand
 
 ROOT = Path(__file__).parent.parent
 MODULES = ["hrf", *(m.name for m in pkgutil.walk_packages(hrf.__path__, "hrf."))]
@@ -29,8 +30,10 @@ def test_doctests(name):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_snippets_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace: dict = {}
-    for snippet in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+    torch.manual_seed(0)
+    namespace: dict = {"__name__": page.stem}
+    text = expand(page.read_text(encoding="utf-8"))
+    for snippet in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(snippet, namespace)
 
 

@@ -1,15 +1,13 @@
 """Random projections ω: m rows in ℝᵈ, each of them N(0, I) on its own, coupled in different ways.
 
-==============  ===========================================================================
-kind            rows
-==============  ===========================================================================
-``iid``         independent
-``orthogonal``  blocks of d orthogonal rows, Haar-distributed, with independent χ_d lengths
-``hadamard``    the same from products HD₁HD₂HD₃ of Hadamard and random sign matrices
-``simplex``     blocks of d rows to the corners of a regular simplex, rotated, χ_d lengths
-``halton``      a scrambled Halton sequence through the normal quantile
-``sobol``       a scrambled Sobol sequence through the normal quantile
-==============  ===========================================================================
+| kind | rows |
+| --- | --- |
+| `iid` | independent |
+| `orthogonal` | blocks of d orthogonal rows, Haar-distributed, with independent χ_d lengths |
+| `hadamard` | the same from products HD₁HD₂HD₃ of Hadamard and random sign matrices |
+| `simplex` | blocks of d rows to the corners of a regular simplex, rotated, χ_d lengths |
+| `halton` | a scrambled Halton sequence through the normal quantile |
+| `sobol` | a scrambled Sobol sequence through the normal quantile |
 
 Rows of every kind but ``hadamard`` are exactly Gaussian (``sobol`` on a grid of 2⁻³⁰), so estimators
 built on them are unbiased; the corners of a signed hypercube only approach a Gaussian as d grows.
@@ -152,7 +150,7 @@ class Projections(nn.Module):
     """A drawn ω in a buffer. Maps that are given the same object share its rows.
 
     Args:
-        kind: one of :data:`KINDS`.
+        kind: one of `KINDS`.
         n_projections: number of rows, m.
         dim: length of a row, d.
         heads: with ``heads=H``, H independent draws in one buffer ``(H, m, d)``.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import hrf
+from examples.centred import CentredPositive
 from hrf import coefficients
 
 
@@ -30,6 +31,9 @@ def _estimate(phi, x, y):
     if isinstance(phi, hrf.ClusteredHybrid):
         return _clustered(phi, x, y)
     omega = phi.projection.omega.numpy()
+    if isinstance(phi, CentredPositive):
+        a, b = (np.exp(omega @ u - u @ u / 2) for u in (x, y))
+        return 1 + np.mean((a - 1) * (b - 1))
     if isinstance(phi, hrf.Exponential):
         return _exponential(phi, omega, x, y)
     if isinstance(phi, hrf.AsymmetricExponential):

@@ -12,7 +12,12 @@ import torch
 from torch import Generator, Tensor
 
 import hrf
+from examples.centred import CentredPositive
 from hrf import coefficients
+from hrf.features import storage
+
+# The example of the docs goes through the suites as if it were one of the library's maps.
+storage._CLASSES["CentredPositive"] = CentredPositive
 
 DIM = 4
 M = 6  # base projections: a full orthogonal block and a half
@@ -160,10 +165,11 @@ MAPS: dict[str, Factory] = {
     ),
     "gaussian kernel of positive": lambda b: hrf.GaussianKernel(hrf.Positive(DIM, **b.common())),
     "gaussian kernel of angular": lambda b: hrf.GaussianKernel(b.angular()),
+    "centred positive": lambda b: CentredPositive(DIM, **b.common()),
 }
 
 # Maps whose MSE is known for independent rows only.
-IID_ONLY = {"favor#", "favor# asymmetric"}
+IID_ONLY = {"favor#", "favor# asymmetric", "centred positive"}
 # Maps that trade some bias for less variance.
 BIASED = {"clustered separable", "clustered shrunk"}
 

@@ -7,14 +7,14 @@ loss; over data it is
 
 with S_x = E xxᵀ, S_y = E yyᵀ and S_xy = E xyᵀ. `fit_matrix` minimises it (derived here):
 
-====================  ========================================  ==========================================
-kind                  A                                         l(A)
-====================  ========================================  ==========================================
-``real-diagonal``     aₖ = (E yₖ² / E xₖ²)^¼                     2 Σ √(E xₖ² E yₖ²) + 2 tr S_xy
-``complex-diagonal``  the same, times i where E xₖyₖ > 0         2 Σ √(E xₖ² E yₖ²) − 2 Σ |E xₖyₖ|
-``real-full``         M^½                                       2 ‖S_x^½ S_y^½‖_* + 2 tr S_xy
-``complex-full``      Δ Qᵀ M^½                                  2 ‖S_x^½ S_y^½‖_* − 2 Σ |cₖ|
-====================  ========================================  ==========================================
+    ====================  ========================================  ==========================================
+    kind                  A                                         l(A)
+    ====================  ========================================  ==========================================
+    ``real-diagonal``     aₖ = (E yₖ² / E xₖ²)^¼                     2 Σ √(E xₖ² E yₖ²) + 2 tr S_xy
+    ``complex-diagonal``  the same, times i where E xₖyₖ > 0         2 Σ √(E xₖ² E yₖ²) − 2 Σ |E xₖyₖ|
+    ``real-full``         M^½                                       2 ‖S_x^½ S_y^½‖_* + 2 tr S_xy
+    ``complex-full``      Δ Qᵀ M^½                                  2 ‖S_x^½ S_y^½‖_* − 2 Σ |cₖ|
+    ====================  ========================================  ==========================================
 
 M = S_x^{−½} (S_x^½ S_y S_x^½)^½ S_x^{−½} is the geometric mean of S_x⁻¹ and S_y, the positive solution of
 M S_x M = S_y, and ‖·‖_* is the sum of the singular values. Every real A with AᵀA = M does as well as M^½: the

@@ -1,0 +1,1 @@
+"""Pages of the site, and the hooks that build it."""

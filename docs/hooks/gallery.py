@@ -1,0 +1,100 @@
+"""The gallery of reproductions, from ``docs/results/*.json``: for each claim the paper's value, ours, and a verdict.
+
+A line ``{{ gallery }}`` becomes all of it, from what ``hrf reproduce`` writes: ``experiment``, ``title``, ``command``,
+``claims`` and, of what a clock measured, ``timings.claims``; the figure is the PNG beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["gallery", "on_page_markdown"]
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+# In the order of the page, with what of the paper each of them is about.
+EXPERIMENTS = {
+    "mse-surface": "MSE over angle and length, trigonometric, positive and angular features",
+    "pointwise": "estimates and relative errors over the angle, d = 64",
+    "uci": "errors on pairs of the wine and Boston data (Table 1)",
+    "clustering": "clustered data, least and largest MSE of 20 repetitions",
+    "max-relative-error": "the largest relative error on a sphere and the bound of Theorem 3.5",
+    "cost": "cost of features as wide as mn",
+    "lambda": "estimates of the angular and Gaussian coefficients",
+}
+_VERDICTS = {
+    "holds": "**✓ holds**{ .holds }",
+    "partly": "**◦ in part**{ .open }",
+    "fails": "**✗ fails**{ .fails }",
+    "beyond": "**+ not in the paper**{ .open }",
+}
+_KEYS = ("experiment", "title", "claims", "timings", "command")
+_CLAIM_KEYS = ("claim", "paper", "ours", "verdict", "sentence")
+
+
+def gallery(folder: Path) -> str:
+    """The page's Markdown: all claims in one table, each experiment, and what is missing."""
+    results = {result["experiment"]: result for result in map(_read, sorted(folder.glob("*.json")))}
+    names = [*EXPERIMENTS, *(name for name in results if name not in EXPERIMENTS)]
+    present = [results[name] for name in names if name in results]
+    missing = [name for name in names if name not in results]
+    parts = []
+    if present:
+        rows = [
+            [f"[{result['experiment']}](#{result['experiment']})", *_cells(claim)]
+            for result in present
+            for claim in _claims(result)
+        ]
+        parts.append(_table(["experiment", "holds", "claim", "paper", "ours"], rows))
+        parts += [_experiment(result) for result in present]
+    if missing:
+        lines = [f"- `{name}`: {EXPERIMENTS[name]}" for name in missing]
+        parts.append("\n".join(["## Not yet here", "", "Results that are not committed yet:", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    result = json.loads(path.read_text(encoding="utf-8"))
+    lacking = [key for key in _KEYS if key not in result]
+    if not lacking:
+        for number, claim in enumerate(_claims(result)):
+            lacking += [f"claims[{number}].{key}" for key in _CLAIM_KEYS if key not in claim]
+    if lacking:
+        raise ValueError(f"{path} lacks {', '.join(lacking)}")
+    return result
+
+
+def _claims(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*result["claims"], *result["timings"]["claims"]]
+
+
+def _cells(claim: dict[str, Any]) -> list[str]:
+    return [_VERDICTS[claim["verdict"]], claim["claim"], claim["paper"], claim["ours"]]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    cells = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _experiment(result: dict[str, Any]) -> str:
+    name = result["experiment"]
+    verdicts = [f"- {_VERDICTS[claim['verdict']]} {claim['sentence']}" for claim in _claims(result)]
+    return "\n".join(
+        [
+            f"## {result['title']} {{ #{name} }}",
+            "",
+            *verdicts,
+            "",
+            f"![{result['title']}](results/{name}.png)",
+            "",
+            f"```sh\n{result['command']}\n```",
+        ]
+    )
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """What mkdocs calls for each page."""
+    return markdown.replace("{{ gallery }}", gallery(RESULTS))

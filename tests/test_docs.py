@@ -1,0 +1,83 @@
+"""What the site is made of: quoted sections, the gallery, and its list of pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.hooks.gallery import EXPERIMENTS, gallery
+from docs.hooks.includes import expand
+
+ROOT = Path(__file__).parent.parent
+PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+
+RESULT = {
+    "experiment": "cost",
+    "title": "Cost of features",
+    "claims": [
+        {"claim": "cheaper | faster", "paper": "8×", "ours": "7×", "verdict": "holds", "sentence": "It is."},
+        {"claim": "always", "paper": "yes", "ours": "no", "verdict": "fails", "sentence": "Not always."},
+        {"claim": "on GPUs", "paper": "-", "ours": "-", "verdict": "partly", "sentence": "Not measured."},
+    ],
+    "timings": {"claims": []},
+    "command": "hrf reproduce cost",
+}
+
+
+def test_a_section_goes_up_to_the_next_heading():
+    text = expand("{{ README.md # Theory }}")
+    assert text.startswith("Closed forms as plain functions")
+    assert "make bench" not in text
+
+
+def test_a_comment_in_a_fence_is_no_heading():
+    assert "# makes .venv" in expand("{{ README.md # Start }}")
+
+
+def test_paths_lead_from_the_site():
+    assert "](figures/angles.png)" in expand("{{ README.md # Start }}")
+
+
+def test_a_missing_section_is_named():
+    with pytest.raises(
+        ValueError, match=r"README\.md has no heading 'Nothing'; expected one of hrf: softmax"
+    ):
+        expand("{{ README.md # Nothing }}")
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(PAGES)
+
+
+def test_gallery_without_results_says_what_is_missing(tmp_path):
+    page = gallery(tmp_path)
+    assert all(f"- `{name}`" in page for name in EXPERIMENTS)
+
+
+def test_gallery_shows_each_claim_with_both_values(tmp_path):
+    (tmp_path / "cost.json").write_text(json.dumps(RESULT), encoding="utf-8")
+    page = gallery(tmp_path)
+    assert "| [cost](#cost) | **✓ holds**{ .holds } | cheaper \\| faster | 8× | 7× |" in page
+    assert "| [cost](#cost) | **✗ fails**{ .fails } | always | yes | no |" in page
+    assert "| [cost](#cost) | **◦ in part**{ .open } | on GPUs | - | - |" in page
+    assert "](results/cost.png)" in page
+    assert "hrf reproduce cost" in page
+    assert "- `cost`" not in page
+    assert "- `uci`" in page
+
+
+def test_gallery_takes_experiments_it_does_not_know(tmp_path):
+    (tmp_path / "new.json").write_text(json.dumps(RESULT | {"experiment": "new"}), encoding="utf-8")
+    assert "[new](#new)" in gallery(tmp_path)
+
+
+def test_a_result_without_its_keys_is_refused(tmp_path):
+    claim = {key: value for key, value in RESULT["claims"][0].items() if key != "ours"}
+    broken = RESULT | {"claims": [claim]}
+    (tmp_path / "cost.json").write_text(json.dumps(broken), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"cost.json lacks claims\[0\].ours"):
+        gallery(tmp_path)
