@@ -1,6 +1,6 @@
 """Softmax and Gaussian kernels in linear time, by hybrid random features."""
 
-from hrf import fitting, kernels, nn, projections, theory
+from hrf import fitting, kernels, nn, projections, sampling, theory
 from hrf.advice import advise
 from hrf.attention import AttentionState, Denominator, attention
 from hrf.features import coefficients
@@ -43,5 +43,6 @@ __all__ = [
     "load",
     "nn",
     "projections",
+    "sampling",
     "theory",
 ]

@@ -1,0 +1,57 @@
+"""Draws from the softmax itself, at a cost that grows with the number of classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Generator, Tensor
+
+from hrf.sampling.base import EmbeddingSampler, Samples
+from hrf.sampling.choice import choose
+
+__all__ = ["ExactSoftmaxSampler"]
+
+_BLOCK = 1 << 26  # logits at a time, 256 MB in float32
+_GROUP = 1024  # classes a group; a sum of float32 over all of them would lose the small ones
+
+
+class ExactSoftmaxSampler(EmbeddingSampler):
+    """q(c | x) = exp(xᵀy_c) / Σ exp(xᵀy): what the others are measured against. Draws are independent.
+
+    Args:
+        class_embeddings: y, ``(C, d)``; a copy is kept.
+    """
+
+    def __init__(self, class_embeddings: Tensor) -> None:
+        super().__init__(class_embeddings, torch.promote_types(class_embeddings.dtype, torch.float32))
+
+    def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
+        drawn = [self._sample_block(logits, k, generator) for logits in self._logits(queries, _GROUP)]
+        return Samples(*map(torch.cat, zip(*drawn, strict=True)))
+
+    def _sample_block(self, logits: Tensor, k: int, generator: Generator | None) -> Samples:
+        largest = logits.amax(-1, keepdim=True)
+        weights = logits.sub_(largest).exp_().unflatten(-1, (-1, _GROUP))  # (n, groups, _GROUP)
+        sums = weights.sum(-1)
+        group = choose(sums, k, generator)
+        inside = weights.gather(1, group.unsqueeze(-1).expand(-1, -1, _GROUP))  # (n, k, _GROUP)
+        place = choose(inside, 1, generator)
+        log_probs = inside.gather(-1, place).squeeze(-1).log() - sums.sum(-1, keepdim=True).log()
+        return Samples(group * _GROUP + place.squeeze(-1), log_probs)
+
+    def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
+        blocks = zip(self._logits(queries), ids.split(self._rows_at_once()), strict=True)
+        return torch.cat([logits.log_softmax(-1).gather(-1, some) for logits, some in blocks])
+
+    def _logits(self, queries: Tensor, multiple: int = 1) -> Iterator[Tensor]:
+        """Logits of some queries after others, ``(n, ·)``, with −inf up to a multiple of some number."""
+        y = self.embeddings.to(torch.promote_types(self.embeddings.dtype, queries.dtype))
+        for x in queries.to(y.dtype).split(self._rows_at_once()):
+            logits = x.new_full((len(x), math.ceil(len(y) / multiple) * multiple), -torch.inf)
+            torch.matmul(x, y.mT, out=logits[:, : len(y)])
+            yield logits
+
+    def _rows_at_once(self) -> int:
+        return max(1, _BLOCK // self.n_classes)
