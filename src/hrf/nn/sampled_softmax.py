@@ -101,7 +101,9 @@ class SampledSoftmaxLoss(nn.Module):
             )
             return losses.view(targets.shape) if self.reduction == "none" else losses
         counted = classes != self.ignore_index
-        losses = self._sampled(rows[counted], classes[counted], weight, bias, generator)
+        rows, chosen = rows[counted], classes[counted]
+        self.sampler._check_ids(chosen, "targets")
+        losses = self._sampled(rows, chosen, weight, bias, generator)
         if self.reduction == "none":
             return losses.new_zeros(classes.shape).masked_scatter(counted, losses).view(targets.shape)
         return losses.mean() if self.reduction == "mean" else losses.sum()

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from typing_extensions import Self
 
 from hrf.features.arguments import check_tensor
-from hrf.features.base import check_finite
+from hrf.features.base import can_look, check_finite
 from hrf.projections import check_count
 
 __all__ = ["EmbeddingSampler", "Sampler", "Samples"]
@@ -109,12 +109,16 @@ class Sampler(nn.Module):
         check_finite(queries, queries, "queries")
         return queries.reshape(-1, queries.shape[-1]).to(torch.promote_types(queries.dtype, torch.float32))
 
-    def _check_ids(self, ids: Tensor) -> None:
+    def _check_ids(self, ids: Tensor, name: str = "ids") -> None:
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise TypeError(f"ids is a tensor of {ids.dtype}; expected whole numbers")
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.n_classes:
-            low, high = (int(bound) for bound in ids.aminmax())
-            raise ValueError(f"ids run from {low} to {high}; expected classes from 0 to {self.n_classes - 1}")
+            raise TypeError(f"{name} is a tensor of {ids.dtype}; expected whole numbers")
+        if not ids.numel() or not can_look(ids):
+            return
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= self.n_classes:
+            raise ValueError(
+                f"{name} run from {low} to {high}; expected classes from 0 to {self.n_classes - 1}"
+            )
 
 
 class EmbeddingSampler(Sampler):
@@ -150,14 +154,14 @@ class EmbeddingSampler(Sampler):
             )
         self.embeddings[ids] = self._rows(embeddings, len(ids)).to(self.embeddings.dtype)
         if len(ids):
-            self._refresh(ids)
+            self._refreshed(ids)
         return self
 
     def rebuild_(self, embeddings: Tensor | None = None) -> Self:
         """Set up everything anew, for new embeddings ``(C, d)`` if there are any."""
         if embeddings is not None:
             self.embeddings.copy_(self._rows(embeddings, self.n_classes))
-        self._refresh(None)
+        self._refreshed(None)
         return self
 
     def extra_repr(self) -> str:
@@ -168,6 +172,11 @@ class EmbeddingSampler(Sampler):
         """Embeddings as they are held, once they have been looked at."""
         check_tensor("class_embeddings", embeddings, [(n, self.dim)])
         return embeddings.detach()
+
+    @torch.no_grad()
+    def _refreshed(self, ids: Tensor | None) -> None:
+        with torch.autocast(self.embeddings.device.type, enabled=False):
+            self._refresh(ids)
 
     def _refresh(self, ids: Tensor | None) -> None:
         """Bring what was computed from the embeddings of some classes, or of all, up to date."""

@@ -13,7 +13,7 @@ __all__ = ["LogUniformSampler", "UniformSampler"]
 
 
 class UniformSampler(Sampler):
-    """Distinct classes, all equally likely: q = 1/C, and with k = C every class once.
+    """Distinct classes, all sets of k equally likely: q = 1/C, and with k = C every class comes once.
 
     >>> import torch, hrf
     >>> ids, log_probs = hrf.sampling.UniformSampler(1000).sample(torch.zeros(7, 20), k=40)

@@ -31,6 +31,7 @@ __all__ = ["SoftmaxSampler"]
 _TOP = 4096
 _FAN = 4
 _BLOCK = 1 << 22  # features at a time, 16 MB in float32
+_QUERIES = 2048  # at a time
 _HEADROOM = 20.0  # by which a new class may exceed the common log scale before all is scaled anew
 _SMALLEST = 1e-20  # of features of queries, whose largest is about 1
 _SHARE = 0.1  # of uniform draws, for maps whose estimates can be negative
@@ -129,7 +130,6 @@ class SoftmaxSampler(EmbeddingSampler):
     def _at_radius(self, x: Tensor) -> Tensor:
         return x if self._radius is None else self._radius * F.normalize(x, dim=-1)
 
-    @torch.no_grad()
     def _refresh(self, ids: Tensor | None) -> None:
         if ids is not None and self._replace((ids // self.leaf_size).unique()):
             return
@@ -189,22 +189,18 @@ class SoftmaxSampler(EmbeddingSampler):
     # The walk down.
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        drawn = [self._walk(x, k, generator, None) for x in self._blocks(queries, k)]
+        drawn = [self._walk(x, k, generator, None) for x in self._features(queries).split(_QUERIES)]
         return Samples(*map(torch.cat, zip(*drawn, strict=True)))
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
-        k, given = ids.shape[1], iter(ids.split(self._queries_at_once(ids.shape[1])))
-        return torch.cat([self._walk(x, k, None, next(given)).log_probs for x in self._blocks(queries, k)])
+        blocks = zip(self._features(queries).split(_QUERIES), ids.split(_QUERIES), strict=True)
+        return torch.cat([self._walk(x, ids.shape[1], None, some).log_probs for x, some in blocks])
 
-    def _queries_at_once(self, k: int) -> int:
-        return max(1, self._leaves_at_once() // k)
-
-    def _blocks(self, queries: Tensor, k: int) -> tuple[Tensor, ...]:
-        """Features of the queries, ``(n, features)``; what scale a row has cancels."""
-        queries = self._at_radius(queries.to(self.embeddings.dtype))
-        values, _ = self.feature_map.scaled_queries(queries)
+    def _features(self, queries: Tensor) -> Tensor:
+        """Features of the queries, ``(N, features)``; what scale a row has cancels."""
+        values, _ = self.feature_map.scaled_queries(self._at_radius(queries.to(self.embeddings.dtype)))
         # The processor is slow where numbers are too small to be normal, and products with these would be.
-        return values.masked_fill_(values.abs() < _SMALLEST, 0).split(self._queries_at_once(k))
+        return values.masked_fill_(values.abs() < _SMALLEST, 0)
 
     def _walk(self, x: Tensor, k: int, generator: Generator | None, ids: Tensor | None) -> Samples:
         """Draws for queries, or the way to given classes: ``(n, features) -> (n, k)``."""
@@ -226,6 +222,12 @@ class SoftmaxSampler(EmbeddingSampler):
 
     def _leaf_masses(self, x: Tensor, leaves: Tensor) -> Tensor:
         """Estimates for the classes of a leaf, on one scale: ``(n, features), (n, k) -> (n, k, leaf_size)``."""
+        n = max(1, self._leaves_at_once() // leaves.shape[1])
+        return torch.cat(
+            [self._leaf_block(*block) for block in zip(x.split(n), leaves.split(n), strict=True)]
+        )
+
+    def _leaf_block(self, x: Tensor, leaves: Tensor) -> Tensor:
         (values, log_scale), real = self._leaf_features(leaves.flatten())
         products = values.view(len(x), -1, values.shape[-1]) @ x.unsqueeze(-1)
         scale = (log_scale - log_scale.amax(-1, keepdim=True)).exp() * real
