@@ -207,7 +207,6 @@ def test_log_uniform_is_zipfs_law():
 
 
 def test_the_exact_sampler_states_the_softmax(monkeypatch):
-    monkeypatch.setattr("hrf.sampling.exact._GROUP", 4)
     monkeypatch.setattr("hrf.sampling.exact._BLOCK", 2 * CLASSES)
     sampler = ExactSoftmaxSampler(CLASS_EMBEDDINGS)
     expected = (QUERIES @ CLASS_EMBEDDINGS.mT).log_softmax(-1)

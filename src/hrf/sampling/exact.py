@@ -14,7 +14,6 @@ from hrf.sampling.choice import choose
 __all__ = ["ExactSoftmaxSampler"]
 
 _BLOCK = 1 << 26  # logits at a time, 256 MB in float32
-_GROUP = 1024  # classes a group; a sum of float32 over all of them would lose the small ones
 
 
 class ExactSoftmaxSampler(EmbeddingSampler):
@@ -28,18 +27,20 @@ class ExactSoftmaxSampler(EmbeddingSampler):
         super().__init__(class_embeddings, torch.promote_types(class_embeddings.dtype, torch.float32))
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        drawn = [self._sample_block(logits, k, generator) for logits in self._logits(queries, _GROUP)]
+        # First one of √C groups, then one of its √C classes: a running sum over all would lose the small ones.
+        size = math.isqrt(self.n_classes - 1) + 1
+        drawn = [self._sample_block(logits, size, k, generator) for logits in self._logits(queries, size)]
         return Samples(*map(torch.cat, zip(*drawn, strict=True)))
 
-    def _sample_block(self, logits: Tensor, k: int, generator: Generator | None) -> Samples:
+    def _sample_block(self, logits: Tensor, size: int, k: int, generator: Generator | None) -> Samples:
         largest = logits.amax(-1, keepdim=True)
-        weights = logits.sub_(largest).exp_().unflatten(-1, (-1, _GROUP))  # (n, groups, _GROUP)
+        weights = logits.sub_(largest).exp_().unflatten(-1, (-1, size))  # (n, groups, size)
         sums = weights.sum(-1)
         group = choose(sums, k, generator)
-        inside = weights.gather(1, group.unsqueeze(-1).expand(-1, -1, _GROUP))  # (n, k, _GROUP)
+        inside = weights.gather(1, group.unsqueeze(-1).expand(-1, -1, size))  # (n, k, size)
         place = choose(inside, 1, generator)
         log_probs = inside.gather(-1, place).squeeze(-1).log() - sums.sum(-1, keepdim=True).log()
-        return Samples(group * _GROUP + place.squeeze(-1), log_probs)
+        return Samples(group * size + place.squeeze(-1), log_probs)
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         blocks = zip(self._logits(queries), ids.split(self._rows_at_once()), strict=True)
