@@ -28,9 +28,9 @@ SAMPLERS = {
     "uniform": lambda: UniformSampler(CLASSES),
     "log-uniform": lambda: LogUniformSampler(CLASSES),
     "exact": lambda: ExactSoftmaxSampler(CLASS_EMBEDDINGS),
-    "positive": lambda: tree(hrf.Positive),
-    "positive, features held": lambda: tree(hrf.Positive, leaf_size=1),
-    "trigonometric": lambda: tree(hrf.Trigonometric),
+    "positive": lambda: tree(hrf.Positive, leaf_size=4),
+    "positive, features held": lambda: tree(hrf.Positive),
+    "trigonometric": lambda: tree(hrf.Trigonometric, leaf_size=4),
 }
 
 

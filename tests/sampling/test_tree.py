@@ -75,9 +75,11 @@ def test_probabilities_follow_the_definition(name, leaf_size):
         torch.testing.assert_close(received, estimates / estimates.sum(-1, keepdim=True), rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize("leaf_size", [1, 4])
 @pytest.mark.parametrize("n_classes", [1, 2, 11, 12, 13, 48, 49])
-def test_any_number_of_classes(n_classes):
-    sampler = SoftmaxSampler(CLASS_EMBEDDINGS.repeat(2, 1)[:n_classes], build("positive"))
+def test_any_number_of_classes(n_classes, leaf_size):
+    y = CLASS_EMBEDDINGS.repeat(2, 1)[:n_classes]
+    sampler = SoftmaxSampler(y, build("positive"), leaf_size=leaf_size)
     total = probabilities(sampler).sum(-1)
     torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-13, atol=0)
     assert sampler.sample(QUERIES, 1).ids.max() < n_classes
@@ -99,20 +101,28 @@ def test_no_class_is_below_its_part_of_the_uniform_share():
     assert q.min() == pytest.approx(0.3 / CLASSES)  # some estimates are negative, so that it is reached
 
 
-@pytest.mark.parametrize("name", ["positive", "angular hybrid", "clustered shifted"])
-def test_a_thousand_updates_equal_a_rebuild(name):
+def test_features_of_all_classes_are_held_where_they_are_small(monkeypatch):
+    phi = build("positive")
+    monkeypatch.setattr(tree, "_HELD", 8 * CLASSES * phi.feature_dim)
+    assert SoftmaxSampler(CLASS_EMBEDDINGS, phi).leaf_size == 1
+    assert SoftmaxSampler(CLASS_EMBEDDINGS.repeat(2, 1), phi).leaf_size == 4
+
+
+@pytest.mark.parametrize("leaf_size", [1, 4])
+@pytest.mark.parametrize("name", ["positive", "angular hybrid"])
+def test_five_hundred_updates_equal_a_rebuild(name, leaf_size):
     generator = Generator().manual_seed(2)
-    sampler = SoftmaxSampler(CLASS_EMBEDDINGS.float(), build(name).float())
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS.float(), build(name).float(), leaf_size=leaf_size)
     y = sampler.embeddings.clone()
-    for _ in range(1000):
+    for _ in range(500):
         ids = torch.randperm(CLASSES, generator=generator)[:3]
         y[ids] = 0.4 * torch.randn(3, DIM, generator=generator)
         sampler.update_(ids, y[ids])
-    fresh = SoftmaxSampler(y, build(name).float())
+    fresh = SoftmaxSampler(y, build(name).float(), leaf_size=leaf_size)
     for mine, theirs in zip(sampler.levels, fresh.levels, strict=True):
         unit = mine.abs().max() * torch.finfo(torch.float32).eps
         difference = mine * sampler.log_scale.exp() - theirs * fresh.log_scale.exp()
-        # A few roundings of exponentials, and no trace of a thousand steps.
+        # A few roundings of exponentials, and no trace of so many steps.
         assert difference.abs().max() <= 50 * unit * sampler.log_scale.exp()
 
 
@@ -130,7 +140,7 @@ def test_an_update_beyond_the_common_scale_scales_all_anew():
 
 
 def test_probabilities_are_right_even_for_sums_that_are_out_of_date():
-    sampler = SoftmaxSampler(CLASS_EMBEDDINGS, build("positive"))
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS, build("positive"), leaf_size=4)
     sampler.embeddings.mul_(-1)
     sampler.feature_map.redraw_()
     total = probabilities(sampler).sum(-1)
@@ -143,7 +153,7 @@ def test_probabilities_are_right_even_for_sums_that_are_out_of_date():
 @pytest.mark.parametrize("name", ["positive", "trigonometric", "angular hybrid"])
 def test_any_norm_in_float32(name, norm):
     queries, classes = (norm * F.normalize(u.float(), dim=-1) for u in (QUERIES, CLASS_EMBEDDINGS))
-    sampler = SoftmaxSampler(classes, build(name).float())
+    sampler = SoftmaxSampler(classes, build(name).float(), leaf_size=4)
     total = probabilities(sampler, queries).sum(-1)
     torch.testing.assert_close(total, torch.ones_like(total))
     assert sampler.sample(queries, 20).log_probs.isfinite().all()

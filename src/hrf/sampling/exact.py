@@ -50,7 +50,8 @@ class ExactSoftmaxSampler(EmbeddingSampler):
         """Logits of some queries after others, ``(n, ·)``, with −inf up to a multiple of some number."""
         y = self.embeddings.to(torch.promote_types(self.embeddings.dtype, queries.dtype))
         for x in queries.to(y.dtype).split(self._rows_at_once()):
-            logits = x.new_full((len(x), math.ceil(len(y) / multiple) * multiple), -torch.inf)
+            logits = x.new_empty(len(x), math.ceil(len(y) / multiple) * multiple)
+            logits[:, len(y) :] = -torch.inf
             torch.matmul(x, y.mT, out=logits[:, : len(y)])
             yield logits
 

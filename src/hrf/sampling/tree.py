@@ -30,6 +30,7 @@ __all__ = ["SoftmaxSampler"]
 
 _TOP = 4096
 _FAN = 4
+_LEAF, _HELD = 4, 1 << 28  # classes a leaf, if the features of all classes take more bytes than this
 _BLOCK = 1 << 22  # features at a time, 16 MB in float32
 _QUERIES = 2048  # at a time
 _HEADROOM = 20.0  # by which a new class may exceed the common log scale before all is scaled anew
@@ -45,7 +46,7 @@ class SoftmaxSampler(EmbeddingSampler):
     classes. So that no class becomes unreachable, a share ε of the draws is uniform: q = (1 − ε) q_tree + ε/C.
 
     Memory: the copy of the embeddings, C·d numbers, and up to 4/3 · C/leaf_size · features for the nodes. A million
-    classes of length 200 and 256 features take 0.80 GB and 0.34 GB in float32.
+    classes of length 200 and 256 features take 0.80 GB and 0.34 GB in float32, with leaves of 4.
 
     Nodes above an updated class are summed anew from their children, so that no error grows with the number of updates,
     and an update equals a rebuild. Embeddings that changed elsewhere and were not handed in make draws less good,
@@ -58,7 +59,8 @@ class SoftmaxSampler(EmbeddingSampler):
         radius: give queries and embeddings this length r before they are mapped, so that the kernel is exp(r² cos θ);
             ``None`` leaves them as they are.
         uniform_share: ε; by default 0 for maps without negative estimates and 0.1 for others.
-        leaf_size: classes a leaf; larger ones save memory and cost time. With 1 the features of all classes are held.
+        leaf_size: classes a leaf; more of them save memory and cost time. With 1 the features of all classes are held:
+            the default where they take at most 256 MB, and else 4.
 
     >>> import torch, hrf
     >>> _ = torch.manual_seed(0)
@@ -79,7 +81,7 @@ class SoftmaxSampler(EmbeddingSampler):
         *,
         radius: float | None = None,
         uniform_share: float | None = None,
-        leaf_size: int = 4,
+        leaf_size: int | None = None,
     ) -> None:
         if radius is not None:
             check_positive("radius", radius)
@@ -103,7 +105,11 @@ class SoftmaxSampler(EmbeddingSampler):
                 f"class_embeddings has {self.dim} columns, the map was built for {feature_map.dim}"
             )
         self.feature_map = feature_map.to(self.embeddings.device)
-        self.uniform_share, self.leaf_size = share, check_count("leaf_size", leaf_size)
+        self.uniform_share = share
+        if leaf_size is None:
+            held = self.n_classes * feature_map.feature_dim * self.embeddings.itemsize
+            leaf_size = 1 if held <= _HELD else _LEAF
+        self.leaf_size = check_count("leaf_size", leaf_size)
         self._spans = _spans(self.n_classes, self.leaf_size)
         count = math.ceil(self.n_classes / self._spans[0])
         for level, _ in enumerate(self._spans):
