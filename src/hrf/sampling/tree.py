@@ -31,7 +31,7 @@ __all__ = ["SoftmaxSampler"]
 _TOP = 4096
 _FAN = 4
 _LEAF, _HELD = 4, 1 << 28  # classes a leaf, if the features of all classes take more bytes than this
-_BLOCK = 1 << 22  # features at a time, 16 MB in float32
+_BLOCK = 1 << 23  # features at a time, 32 MB in float32
 _QUERIES = 2048  # at a time
 _HEADROOM = 20.0  # by which a new class may exceed the common log scale before all is scaled anew
 _SMALLEST = 1e-20  # of features of queries, whose largest is about 1
@@ -261,15 +261,18 @@ class SoftmaxSampler(EmbeddingSampler):
             drawn: whether there is anything to draw.
             generator: the source of randomness.
         """
-        classes = (self.n_classes - nodes * span).clamp(0, span)
         weights = masses.clamp_(min=0)
-        weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, classes.to(weights.dtype))
+        total = weights.sum(-1, keepdim=True)
+        if (hopeless := total == 0).any():
+            classes = (self.n_classes - nodes * span).clamp(0, span).to(weights.dtype)
+            weights = torch.where(hopeless, classes, weights)
+            total = weights.sum(-1, keepdim=True)
         branch = choose(weights, draws, generator) if drawn else None
         if forced is not None:
             given = forced.view(*weights.shape[:-1], draws) // span - nodes[..., :1]
             branch = given if branch is None else torch.where(given < 0, branch, given)
         assert branch is not None
-        log_p = weights.gather(-1, branch).log() - weights.sum(-1, keepdim=True).log()
+        log_p = weights.gather(-1, branch).log() - total.log()
         return (nodes[..., :1] + branch).flatten(1), log_p.flatten(1)
 
     def _uniform(self, n: int, k: int, generator: Generator | None) -> Tensor | None:
