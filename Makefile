@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 
-.PHONY: demo test lint types unit bench bench-attention-quality example-minilm clean help
+.PHONY: demo test lint types unit bench bench-attention-quality example-minilm example-sampled-softmax clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -42,6 +42,9 @@ bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Tr
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm
+
+example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 drawn words instead of 10,000
+	$(BIN)/python -m examples.sampled_softmax
 
 clean:           ## remove the environment and results
 	rm -rf $(VENV) results
