@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 export HRF_DATA ?= ../shared/data
 OUT ?= results
 
-.PHONY: demo test lint types unit docs bench bench-attention-quality example-minilm readme clean help
+.PHONY: demo test lint types unit docs bench bench-attention-quality example-minilm example-sampled-softmax \
+	readme clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -50,6 +51,9 @@ bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Tr
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm --out $(OUT)
+
+example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 drawn words instead of 10,000
+	$(BIN)/python -m examples.sampled_softmax
 
 readme: $(VENV)/.installed   ## write the tables of README.md from benchmarks/results
 	$(BIN)/python -m benchmarks.tables

@@ -19,12 +19,12 @@ try:
     from rich.console import Console
     from rich.progress import Progress
 
-    from benchmarks import attention, growth, maps, report, runner
+    from benchmarks import attention, growth, maps, report, runner, sampling
     from benchmarks.cases import Case
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks need {error.name}: {INSTALL}")
 
-MODULES = (maps, attention)  # a later one adds its CASES, and SETTINGS by group
+MODULES = (maps, attention, sampling)  # a later one adds its CASES, and SETTINGS by group
 CASES = tuple(case for module in MODULES for case in module.CASES)
 THREADS = 2
 

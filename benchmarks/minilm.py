@@ -7,7 +7,6 @@ by d^¼ each, so that exp(qᵀk) is the kernel of its softmax.
 
 from __future__ import annotations
 
-import gzip
 import os
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from hrf import datasets
 
 __all__ = [
     "CHARACTERS",
@@ -51,11 +52,8 @@ def data_folder() -> Path:
 
 def read_text(split: str, folder: Path | None = None) -> str:
     """WikiText-2, ``train``, ``valid`` or ``test``, with the word for rare words as the model spells it."""
-    path = (data_folder() if folder is None else folder) / "wikitext2" / f"{split}.txt.gz"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; set HRF_DATA to the folder that holds wikitext2/")
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return file.read().replace("<unk>", "[UNK]")
+    text = datasets.read_text("wikitext2", split, folder or data_folder(), download=False)
+    return text.replace("<unk>", "[UNK]")
 
 
 def passages(text: str, n: int, length: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Softmax and Gaussian kernels in linear time, by hybrid random features."""
 
-from hrf import fitting, kernels, nn, projections, theory
+from hrf import datasets, fitting, kernels, nn, projections, sampling, theory
 from hrf.advice import advise
 from hrf.attention import AttentionState, Denominator, attention
 from hrf.features import coefficients
@@ -38,10 +38,12 @@ __all__ = [
     "advise",
     "attention",
     "coefficients",
+    "datasets",
     "fitting",
     "kernels",
     "load",
     "nn",
     "projections",
+    "sampling",
     "theory",
 ]

@@ -1,6 +1,7 @@
-"""Layers to train: attention in linear time with the interface of PyTorch's."""
+"""Layers to train: attention in linear time with the interface of PyTorch's, and a loss for very many classes."""
 
 from hrf.nn.encoder import TransformerEncoderLayer
 from hrf.nn.multihead import MultiheadAttention
+from hrf.nn.sampled_softmax import SampledSoftmaxLoss
 
-__all__ = ["MultiheadAttention", "TransformerEncoderLayer"]
+__all__ = ["MultiheadAttention", "SampledSoftmaxLoss", "TransformerEncoderLayer"]

@@ -1,0 +1,15 @@
+"""Data of the paper's experiments, from ``$HRF_DATA`` or from where it is published."""
+
+from hrf.datasets.files import MissingData
+from hrf.datasets.text import Batch, Corpus, Vocabulary, batches, penn_treebank, read_text, wikitext2
+
+__all__ = [
+    "Batch",
+    "Corpus",
+    "MissingData",
+    "Vocabulary",
+    "batches",
+    "penn_treebank",
+    "read_text",
+    "wikitext2",
+]

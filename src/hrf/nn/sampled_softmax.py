@@ -1,0 +1,138 @@
+"""Cross-entropy over very many classes from a few drawn ones (Bengio and Senécal, 2008).
+
+With logits o, target t and k classes drawn from q, Σ_c exp(o_c) is estimated without bias by
+
+    exp(o_t) + Σ_{drawn c ≠ t} exp(o_c − log(k q_c)),
+
+the target itself counted once and exactly, so that a drawn target is left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from hrf.projections import check_count
+from hrf.sampling import Sampler
+
+__all__ = ["SampledSoftmaxLoss"]
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+class SampledSoftmaxLoss(nn.Module):
+    """Cross-entropy of the softmax layer ``hidden @ weight.T + bias``, with logits of the drawn classes only.
+
+    In evaluation mode it is the full cross-entropy. In training the loss is too low on average (the logarithm of an
+    unbiased estimate is), the less so the larger k is and the nearer q to the softmax. No gradient flows through
+    the draws.
+
+    The sampler holds embeddings of its own: hand it the new ones with ``sampler.update_(ids, weight[ids])`` or
+    ``sampler.rebuild_(weight)`` now and then. Until then it draws from what it knows, and the loss is right for that.
+
+    Args:
+        sampler: draws the classes.
+        k: how many for each target.
+        sparse: give ``weight`` a sparse gradient, for `torch.optim.SGD` or `torch.optim.SparseAdam`; a dense one is as
+            large as the weight itself.
+        ignore_index: a target that does not count.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that count.
+
+    >>> import torch, hrf
+    >>> weight = torch.nn.Parameter(0.1 * torch.randn(10_000, 64))
+    >>> sampler = hrf.sampling.SoftmaxSampler(weight, hrf.Positive(64, n_projections=64))
+    >>> loss = hrf.nn.SampledSoftmaxLoss(sampler, k=40)
+    >>> hidden, targets = torch.randn(20, 35, 64), torch.randint(10_000, (20, 35))
+    >>> loss(hidden, targets, weight).backward()
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        k: int,
+        *,
+        sparse: bool = False,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler is a {type(sampler).__name__}; expected a sampler of hrf.sampling")
+        if check_count("k", k) > sampler.n_classes:
+            raise ValueError(f"k is {k}; expected at most the number of classes, {sampler.n_classes}")
+        if reduction not in _REDUCTIONS:
+            raise ValueError(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+        self.sampler, self.k, self.sparse = sampler, k, sparse
+        self.ignore_index, self.reduction = ignore_index, reduction
+
+    def extra_repr(self) -> str:
+        """For ``repr``."""
+        return f"k={self.k}, sparse={self.sparse}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """The loss.
+
+        Args:
+            hidden: ``(..., d)``.
+            targets: classes, ``(...)``.
+            weight: ``(C, d)``.
+            bias: ``(C,)``.
+            generator: the source of the draws.
+        """
+        self._check(hidden, targets, weight, bias)
+        rows, classes = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
+        if not self.training:
+            losses = F.cross_entropy(
+                F.linear(rows, weight, bias),
+                classes,
+                ignore_index=self.ignore_index,
+                reduction=self.reduction,
+            )
+            return losses.view(targets.shape) if self.reduction == "none" else losses
+        counted = classes != self.ignore_index
+        rows, chosen = rows[counted], classes[counted]
+        self.sampler._check_ids(chosen, "targets")
+        losses = self._sampled(rows, chosen, weight, bias, generator)
+        if self.reduction == "none":
+            return losses.new_zeros(classes.shape).masked_scatter(counted, losses).view(targets.shape)
+        return losses.mean() if self.reduction == "mean" else losses.sum()
+
+    def _sampled(
+        self, rows: Tensor, classes: Tensor, weight: Tensor, bias: Tensor | None, generator: Generator | None
+    ) -> Tensor:
+        """``(N, d), (N,) -> (N,)``."""
+        drawn, log_q = self.sampler.sample(rows.detach(), self.k, generator)
+        ids = torch.cat([classes.unsqueeze(-1), drawn], -1)  # (N, 1 + k), the target first
+        logits = (F.embedding(ids, weight, sparse=self.sparse) @ rows.unsqueeze(-1)).squeeze(-1)
+        if bias is not None:
+            logits = logits + bias[ids]
+        correction = (log_q + math.log(self.k)).masked_fill(drawn == classes.unsqueeze(-1), torch.inf)
+        logits = logits.to(correction.dtype) - F.pad(correction, (1, 0))
+        return logits.logsumexp(-1) - logits[:, 0]
+
+    def _check(self, hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        n_classes = self.sampler.n_classes
+        if hidden.shape[:-1] != targets.shape or not hidden.ndim:
+            raise ValueError(
+                f"hidden and targets have shapes {tuple(hidden.shape)} and {tuple(targets.shape)}; "
+                "expected (..., d) and (...)"
+            )
+        expected = (n_classes, hidden.shape[-1])
+        if tuple(weight.shape) != expected or (bias is not None and tuple(bias.shape) != expected[:1]):
+            received = (
+                f"{tuple(weight.shape)}" if bias is None else f"{tuple(weight.shape)}, {tuple(bias.shape)}"
+            )
+            raise ValueError(
+                f"weight and bias have shapes {received}; expected {expected} and {expected[:1]}"
+            )

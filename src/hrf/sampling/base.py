@@ -1,0 +1,182 @@
+"""What all samplers share: the interface, the checks of what they are given, and flat queries inside."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from typing_extensions import Self
+
+from hrf.features.arguments import check_tensor
+from hrf.features.base import can_look, check_finite
+from hrf.projections import check_count
+
+__all__ = ["EmbeddingSampler", "Sampler", "Samples"]
+
+
+class Samples(NamedTuple):
+    """Drawn classes.
+
+    Attributes:
+        ids: ``(..., k)``, whole numbers below the number of classes.
+        log_probs: log q of each, ``(..., k)``: k·q(c | x) is how often class c is met among the k, on average.
+    """
+
+    ids: Tensor
+    log_probs: Tensor
+
+
+class Sampler(nn.Module):
+    """Draws classes for queries from a distribution q(c | x) that it can state.
+
+    Subclasses define `_sample` and `_log_prob` for queries ``(N, d)``.
+
+    Attributes:
+        n_classes: number C of classes.
+        dim: length d of a query; ``None`` if the sampler does not look at queries.
+    """
+
+    dim: int | None = None
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.n_classes = check_count("n_classes", n_classes)
+
+    @torch.no_grad()
+    def sample(self, queries: Tensor, k: int, generator: Generator | None = None) -> Samples:
+        """Draw k classes for each query: ``(..., d) -> (..., k)``.
+
+        Args:
+            queries: at least one; no gradient flows through them.
+            k: number of draws, at most as many as there are classes.
+            generator: the source of randomness, on the device of the queries; PyTorch's global one by default.
+        """
+        if check_count("k", k) > self.n_classes:
+            raise ValueError(f"k is {k}; expected at most the number of classes, {self.n_classes}")
+        flat = self._flat(queries)
+        with torch.autocast(queries.device.type, enabled=False):  # half precision cannot carry an exponential
+            ids, log_probs = self._sample(flat, k, generator)
+        return Samples(ids.view(*queries.shape[:-1], k), log_probs.view(*queries.shape[:-1], k))
+
+    @torch.no_grad()
+    def log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
+        """Log q(id | x) of any classes: ``(..., d), (..., n) -> (..., n)``."""
+        flat = self._flat(queries)
+        if ids.ndim != queries.ndim or ids.shape[:-1] != queries.shape[:-1] or not ids.shape[-1]:
+            raise ValueError(
+                f"ids has shape {tuple(ids.shape)}; expected ({', '.join(map(str, queries.shape[:-1]))}, n), n ≥ 1"
+            )
+        self._check_ids(ids)
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._log_prob(flat, ids.reshape(len(flat), -1)).view(ids.shape)
+
+    def update_(self, ids: Tensor, embeddings: Tensor) -> Self:
+        """Give some classes new embeddings; a sampler that does not look at them stays as it is.
+
+        Args:
+            ids: distinct classes, ``(n,)``.
+            embeddings: ``(n, d)``.
+        """
+        return self
+
+    def rebuild_(self, embeddings: Tensor | None = None) -> Self:
+        """Set up everything anew, for new embeddings ``(C, d)`` if there are any."""
+        return self
+
+    def extra_repr(self) -> str:
+        """For ``repr``."""
+        return f"n_classes={self.n_classes}"
+
+    def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
+        raise NotImplementedError(f"{type(self).__name__} does not define its draws")
+
+    def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not define its probabilities")
+
+    def _flat(self, queries: Tensor) -> Tensor:
+        """Queries ``(N, d)`` in float32 or wider, or an error that says what is wrong with them."""
+        if not isinstance(queries, Tensor) or not queries.is_floating_point():
+            received = (
+                f"a tensor of {queries.dtype}" if isinstance(queries, Tensor) else type(queries).__name__
+            )
+            raise TypeError(f"queries is {received}; expected a real floating-point tensor")
+        width = "d" if self.dim is None else self.dim
+        if not queries.ndim or not queries.numel() or self.dim not in (None, queries.shape[-1]):
+            raise ValueError(
+                f"queries has shape {tuple(queries.shape)}; expected (..., {width}) with at least one query"
+            )
+        check_finite(queries, queries, "queries")
+        return queries.reshape(-1, queries.shape[-1]).to(torch.promote_types(queries.dtype, torch.float32))
+
+    def _check_ids(self, ids: Tensor, name: str = "ids") -> None:
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise TypeError(f"{name} is a tensor of {ids.dtype}; expected whole numbers")
+        if not ids.numel() or not can_look(ids):
+            return
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= self.n_classes:
+            raise ValueError(
+                f"{name} run from {low} to {high}; expected classes from 0 to {self.n_classes - 1}"
+            )
+
+
+class EmbeddingSampler(Sampler):
+    """A sampler that looks at queries and at embeddings of the classes, of which it holds a copy.
+
+    Args:
+        class_embeddings: ``(C, d)``, finite.
+        dtype: of the copy.
+    """
+
+    dim: int
+    embeddings: Tensor
+
+    def __init__(self, class_embeddings: Tensor, dtype: torch.dtype) -> None:
+        if not isinstance(class_embeddings, Tensor) or class_embeddings.ndim != 2:
+            received = getattr(class_embeddings, "shape", type(class_embeddings).__name__)
+            raise ValueError(f"class_embeddings is {received}; expected a tensor (C, d)")
+        super().__init__(len(class_embeddings))
+        self.dim = class_embeddings.shape[1]
+        self.register_buffer("embeddings", self._rows(class_embeddings, self.n_classes).to(dtype, copy=True))
+
+    def update_(self, ids: Tensor, embeddings: Tensor) -> Self:
+        """Give some classes new embeddings, for the draws to come.
+
+        Args:
+            ids: distinct classes, ``(n,)``.
+            embeddings: ``(n, d)``.
+        """
+        self._check_ids(ids)
+        if ids.ndim != 1 or ids.unique().numel() != ids.numel():
+            raise ValueError(
+                f"ids has shape {tuple(ids.shape)} or repeats a class; expected distinct ones, (n,)"
+            )
+        self.embeddings[ids] = self._rows(embeddings, len(ids)).to(self.embeddings.dtype)
+        if len(ids):
+            self._refreshed(ids)
+        return self
+
+    def rebuild_(self, embeddings: Tensor | None = None) -> Self:
+        """Set up everything anew, for new embeddings ``(C, d)`` if there are any."""
+        if embeddings is not None:
+            self.embeddings.copy_(self._rows(embeddings, self.n_classes))
+        self._refreshed(None)
+        return self
+
+    def extra_repr(self) -> str:
+        """For ``repr``."""
+        return f"n_classes={self.n_classes}, dim={self.dim}"
+
+    def _rows(self, embeddings: Tensor, n: int) -> Tensor:
+        """Embeddings as they are held, once they have been looked at."""
+        check_tensor("class_embeddings", embeddings, [(n, self.dim)])
+        return embeddings.detach()
+
+    @torch.no_grad()
+    def _refreshed(self, ids: Tensor | None) -> None:
+        with torch.autocast(self.embeddings.device.type, enabled=False):
+            self._refresh(ids)
+
+    def _refresh(self, ids: Tensor | None) -> None:
+        """Bring what was computed from the embeddings of some classes, or of all, up to date."""

@@ -1,0 +1,224 @@
+"""The tree against its definition, for every map."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Generator
+from torch.nn import functional as F
+
+import hrf
+from features.registry import DIM, MAPS, build
+from hrf.sampling import SoftmaxSampler, tree
+
+CLASSES = 43  # not a multiple of anything
+CLASS_EMBEDDINGS = 0.4 * torch.randn(CLASSES, DIM, generator=Generator().manual_seed(0), dtype=torch.float64)
+QUERIES = 0.5 * torch.randn(3, DIM, generator=Generator().manual_seed(1), dtype=torch.float64)
+EVERYTHING = torch.arange(CLASSES).expand(len(QUERIES), CLASSES)
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch):
+    monkeypatch.setattr(tree, "_TOP", 3)  # so that few classes make several levels
+    monkeypatch.setattr(tree, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(tree, "_QUERIES", 2)
+
+
+def probabilities(sampler, queries=QUERIES):
+    return sampler.log_prob(queries, torch.arange(sampler.n_classes).expand(len(queries), -1)).exp()
+
+
+def by_definition(feature_map, x, y, leaf_size, share):
+    """Branch by branch from pairwise estimates, in Python: the naive twin, ``(C,)`` for one query."""
+    estimates = feature_map.estimate(x[None], y)[0].tolist()
+    spans = [leaf_size]
+    while math.ceil(len(y) / spans[0]) > tree._TOP:
+        spans.insert(0, spans[0] * tree._FAN)
+    if leaf_size > 1:
+        spans.append(1)
+
+    def divide(classes, spans):
+        if not spans:
+            return {classes[0]: 1.0}
+        branches = [classes[i : i + spans[0]] for i in range(0, len(classes), spans[0])]
+        masses = [max(0.0, sum(estimates[c] for c in branch)) for branch in branches]
+        if not sum(masses):
+            masses = [len(branch) for branch in branches]
+        return {
+            c: p * mass / sum(masses)
+            for branch, mass in zip(branches, masses, strict=True)
+            for c, p in divide(branch, spans[1:]).items()
+        }
+
+    found = divide(list(range(len(y))), spans)
+    q = torch.tensor([found[c] for c in range(len(y))], dtype=torch.float64)
+    return (1 - share) * q + share / len(y)
+
+
+@pytest.mark.parametrize("leaf_size", [1, 3])
+@pytest.mark.parametrize("name", MAPS)
+def test_probabilities_follow_the_definition(name, leaf_size):
+    phi = build(name)
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS, phi, leaf_size=leaf_size)
+    assert len(sampler.levels) == 3
+    assert sampler.uniform_share == (0 if phi.nonnegative else 0.1)
+    received = probabilities(sampler)
+    expected = [by_definition(phi, x, CLASS_EMBEDDINGS, leaf_size, sampler.uniform_share) for x in QUERIES]
+    # Estimates are sums of at most some 400 features; a class's share can cancel to a hundredth of their size.
+    torch.testing.assert_close(received, torch.stack(expected), rtol=1e-10, atol=1e-10)
+    if phi.nonnegative:
+        estimates = phi.estimate(QUERIES, CLASS_EMBEDDINGS)
+        torch.testing.assert_close(received, estimates / estimates.sum(-1, keepdim=True), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("leaf_size", [1, 4])
+@pytest.mark.parametrize("n_classes", [1, 2, 11, 12, 13, 48, 49])
+def test_any_number_of_classes(n_classes, leaf_size):
+    y = CLASS_EMBEDDINGS.repeat(2, 1)[:n_classes]
+    sampler = SoftmaxSampler(y, build("positive"), leaf_size=leaf_size)
+    total = probabilities(sampler).sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-13, atol=0)
+    assert sampler.sample(QUERIES, 1).ids.max() < n_classes
+
+
+@pytest.mark.parametrize("leaf_size", [1, 4])
+def test_where_all_estimates_are_negative_draws_are_uniform(leaf_size):
+    phi = hrf.Trigonometric(1, n_projections=1).double()
+    phi.projection.omega.fill_(1.0)  # the estimate is then a multiple of cos(x − y)
+    y = torch.linspace(2.0, 4.0, CLASSES, dtype=torch.float64)[:, None]
+    sampler = SoftmaxSampler(y, phi, leaf_size=leaf_size, uniform_share=0.0)
+    q = probabilities(sampler, torch.zeros(1, 1, dtype=torch.float64))
+    torch.testing.assert_close(q, torch.full_like(q, 1 / CLASSES))
+
+
+def test_no_class_is_below_its_part_of_the_uniform_share():
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS, build("trigonometric"), uniform_share=0.3)
+    q = probabilities(sampler, 4 * QUERIES)
+    assert q.min() == pytest.approx(0.3 / CLASSES)  # some estimates are negative, so that it is reached
+
+
+def test_features_of_all_classes_are_held_where_they_are_small(monkeypatch):
+    phi = build("positive")
+    monkeypatch.setattr(tree, "_HELD", 8 * CLASSES * phi.feature_dim)
+    assert SoftmaxSampler(CLASS_EMBEDDINGS, phi).leaf_size == 1
+    assert SoftmaxSampler(CLASS_EMBEDDINGS.repeat(2, 1), phi).leaf_size == 4
+
+
+@pytest.mark.parametrize("leaf_size", [1, 4])
+@pytest.mark.parametrize("name", ["positive", "angular hybrid"])
+def test_five_hundred_updates_equal_a_rebuild(name, leaf_size):
+    generator = Generator().manual_seed(2)
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS.float(), build(name).float(), leaf_size=leaf_size)
+    y = sampler.embeddings.clone()
+    for _ in range(500):
+        ids = torch.randperm(CLASSES, generator=generator)[:3]
+        y[ids] = 0.4 * torch.randn(3, DIM, generator=generator)
+        sampler.update_(ids, y[ids])
+    fresh = SoftmaxSampler(y, build(name).float(), leaf_size=leaf_size)
+    for mine, theirs in zip(sampler.levels, fresh.levels, strict=True):
+        unit = mine.abs().max() * torch.finfo(torch.float32).eps
+        difference = mine * sampler.log_scale.exp() - theirs * fresh.log_scale.exp()
+        # A few roundings of exponentials, and no trace of so many steps.
+        assert difference.abs().max() <= 50 * unit * sampler.log_scale.exp()
+
+
+def test_an_update_beyond_the_common_scale_scales_all_anew():
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS.float(), build("trigonometric").float())
+    before = float(sampler.log_scale)
+    long = torch.full((1, DIM), 8.0)  # trigonometric features grow like exp(‖y‖²/2) = exp(128)
+    sampler.update_(torch.tensor([7]), long)
+    assert float(sampler.log_scale) > before + 100
+    total = probabilities(sampler, QUERIES.float()).sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total))
+    y = CLASS_EMBEDDINGS.float().index_copy(0, torch.tensor([7]), long)
+    fresh = SoftmaxSampler(y, build("trigonometric").float())
+    torch.testing.assert_close(probabilities(sampler), probabilities(fresh))
+
+
+def test_probabilities_are_right_even_for_sums_that_are_out_of_date():
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS, build("positive"), leaf_size=4)
+    sampler.embeddings.mul_(-1)
+    sampler.feature_map.redraw_()
+    total = probabilities(sampler).sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-13, atol=0)
+    stale = probabilities(sampler)
+    assert not stale.allclose(probabilities(sampler.rebuild_()))
+
+
+@pytest.mark.parametrize("norm", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("name", ["positive", "trigonometric", "angular hybrid"])
+def test_any_norm_in_float32(name, norm):
+    queries, classes = (norm * F.normalize(u.float(), dim=-1) for u in (QUERIES, CLASS_EMBEDDINGS))
+    sampler = SoftmaxSampler(classes, build(name).float(), leaf_size=4)
+    total = probabilities(sampler, queries).sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total))
+    assert sampler.sample(queries, 20).log_probs.isfinite().all()
+
+
+def test_a_radius_normalises_queries_and_embeddings():
+    phi = build("positive")
+    normalised = [1.5 * F.normalize(u, dim=-1) for u in (QUERIES, CLASS_EMBEDDINGS)]
+    expected = phi.estimate(*normalised)
+    sampler = SoftmaxSampler(CLASS_EMBEDDINGS, phi, radius=1.5)
+    torch.testing.assert_close(probabilities(sampler), expected / expected.sum(-1, keepdim=True))
+    sampler.update_(torch.tensor([5]), 7 * CLASS_EMBEDDINGS[5:6])
+    torch.testing.assert_close(probabilities(sampler), expected / expected.sum(-1, keepdim=True))
+
+
+def test_the_embeddings_given_are_copied():
+    y = CLASS_EMBEDDINGS.clone()
+    sampler = SoftmaxSampler(y, build("positive"))
+    sampler.update_(torch.tensor([0]), torch.zeros(1, DIM))
+    assert y.equal(CLASS_EMBEDDINGS)
+
+
+def test_maps_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="feature_map is a int"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, 3)
+    with pytest.raises(ValueError, match="class_embeddings has 4 columns, the map was built for 5"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, hrf.Positive(5, n_projections=2))
+    with pytest.raises(ValueError, match="heads=2"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, build("positive", heads=2))
+    exact = build("clustered separable")
+    exact.exact = torch.eye(2, dtype=torch.bool)
+    with pytest.raises(ValueError, match="factorised=False"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, exact)
+    with pytest.raises(ValueError, match=r"uniform_share is 1\.0"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, build("positive"), uniform_share=1.0)
+    with pytest.raises(ValueError, match="leaf_size is 0"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, build("positive"), leaf_size=0)
+    with pytest.raises(ValueError, match="radius is 0"):
+        SoftmaxSampler(CLASS_EMBEDDINGS, build("positive"), radius=0.0)
+
+
+SCRIPT = """
+import resource, torch, hrf
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+torch.set_num_threads(1)
+phi = hrf.Positive(200, n_projections=128)
+classes, queries = torch.randn(1_000_000, 200) * 0.07, torch.randn(700, 200)
+hrf.sampling.SoftmaxSampler(classes[:100], phi).sample(queries[:2], 40)  # what the first call loads
+before = peak()
+sampler = hrf.sampling.SoftmaxSampler(classes, phi)
+ids, log_probs = sampler.sample(queries, 40)
+ids = ids.unique()
+sampler.update_(ids, classes[ids])
+assert log_probs.isfinite().all()
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_classes_take_the_memory_that_is_stated():
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    held = 4 * 1_000_000 * 200 + 4 * 4 / 3 * 1_000_000 / 4 * 256  # embeddings and nodes
+    # An update holds its new embeddings, their copy and sums of their leaves; all else is in blocks.
+    update = 4 * 28_000 * (2 * 200 + 2 * 256)
+    assert int(run.stdout) < held + update + (128 << 20)

@@ -1,0 +1,227 @@
+"""The sampled-softmax loss against full cross-entropy."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Generator, nn
+from torch.nn import functional as F
+
+import hrf
+from hrf.nn import SampledSoftmaxLoss
+from hrf.sampling import (
+    ExactSoftmaxSampler,
+    LogUniformSampler,
+    Sampler,
+    Samples,
+    SoftmaxSampler,
+    UniformSampler,
+)
+
+DIM, CLASSES = 5, 12
+ROUNDING = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a dozen terms
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def inputs():
+    """Hidden states (2, 3, d), targets, weight and bias."""
+    leaves = [torch.randn(2, 3, DIM), 0.5 * torch.randn(CLASSES, DIM), torch.randn(CLASSES)]
+    hidden, weight, bias = (leaf.requires_grad_() for leaf in leaves)
+    return hidden, torch.randint(CLASSES, (2, 3)), weight, bias
+
+
+def full(hidden, targets, weight, bias=None, **options):
+    return F.cross_entropy(F.linear(hidden, weight, bias).flatten(0, -2), targets.flatten(), **options)
+
+
+def samplers(weight):
+    phi = hrf.Positive(DIM, n_projections=16)
+    return {
+        "uniform": UniformSampler(CLASSES),
+        "log-uniform": LogUniformSampler(CLASSES),
+        "exact": ExactSoftmaxSampler(weight),
+        "tree": SoftmaxSampler(weight, phi),
+        "tree with signs": SoftmaxSampler(weight, hrf.Trigonometric(DIM, n_projections=16)),
+    }
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_equals_full_cross_entropy_when_all_classes_are_drawn(with_bias):
+    hidden, targets, weight, bias = inputs()
+    leaves = [hidden, weight, *([bias] if with_bias else [])]
+    loss = SampledSoftmaxLoss(UniformSampler(CLASSES), CLASSES)
+    received = loss(hidden, targets, *leaves[1:])
+    expected = full(hidden, targets, *leaves[1:])
+    torch.testing.assert_close(received, expected, **ROUNDING)
+    for mine, theirs in zip(
+        torch.autograd.grad(received, leaves), torch.autograd.grad(expected, leaves), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, **ROUNDING)
+
+
+class Fixed(Sampler):
+    """Always the same classes, with made-up probabilities."""
+
+    ids, q = torch.tensor([3, 7, 3, 0]), torch.tensor([0.2, 0.05, 0.2, 0.5], dtype=torch.float64)
+
+    def _sample(self, queries, k, generator):
+        shape = (len(queries), k)
+        return Samples(self.ids.expand(shape), self.q.log().expand(shape))
+
+
+def test_logits_are_corrected_and_hits_removed():
+    """The formula, written out in numbers."""
+    hidden, _, weight, _ = inputs()
+    x, target = hidden[0, :1], torch.tensor([7])
+    loss = SampledSoftmaxLoss(Fixed(CLASSES), 4)(x, target, weight)
+    o = (x @ weight.T)[0].tolist()
+    z = math.exp(o[7]) + 2 * math.exp(o[3]) / (4 * 0.2) + math.exp(o[0]) / (4 * 0.5)
+    assert loss.item() == pytest.approx(math.log(z) - o[7], rel=1e-12)
+
+
+def test_gradients_of_a_fixed_draw():
+    hidden, targets, weight, bias = inputs()
+    loss = SampledSoftmaxLoss(Fixed(CLASSES), 4, reduction="none")
+    torch.autograd.gradcheck(lambda *leaves: loss(leaves[0], targets, *leaves[1:]), (hidden, weight, bias))
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("name", ["uniform", "log-uniform", "exact", "tree", "tree with signs"])
+def test_partition_function_and_its_gradient_are_unbiased(name):
+    """exp(loss) estimates Σ exp(o_c − o_t) without bias, and so does its gradient."""
+    hidden, targets, weight, _ = inputs()
+    n, x, target = 20_000, hidden[0, 0], targets[0, 0]
+    loss = SampledSoftmaxLoss(samplers(weight)[name], 4, reduction="none")
+    many = x.detach().expand(n, DIM).clone().requires_grad_()
+    ratio = loss(many, target.expand(n), weight, generator=Generator().manual_seed(0)).exp()
+    (gradients,) = torch.autograd.grad(ratio.sum(), many)
+    exact = full(x[None], target[None], weight).exp()
+    (exact_gradient,) = torch.autograd.grad(exact, x)
+    for estimates, truth in ((ratio[:, None], exact), (gradients, exact_gradient)):
+        error = (estimates.mean(0) - truth).abs()
+        assert (error <= 5 * estimates.std(0) / math.sqrt(n)).all()
+
+
+def test_exact_draws_come_nearer_to_full_cross_entropy_than_uniform_ones():
+    hidden, targets, weight, _ = inputs()
+    weight = 4 * weight.detach()
+    errors = {}
+    for name in ("uniform", "exact"):
+        loss = SampledSoftmaxLoss(samplers(weight)[name], 4)
+        values = torch.stack([loss(hidden, targets, weight) for _ in range(300)])
+        errors[name] = (values - full(hidden, targets, weight)).square().mean()
+    assert errors["exact"] < errors["uniform"]
+
+
+def test_evaluation_is_full_cross_entropy():
+    hidden, targets, weight, bias = inputs()
+    targets[0, 1] = -100
+    loss = SampledSoftmaxLoss(UniformSampler(CLASSES), 2).eval()
+    torch.testing.assert_close(loss(hidden, targets, weight, bias), full(hidden, targets, weight, bias))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_targets_do_not_count(reduction, training):
+    hidden, targets, weight, bias = inputs()
+    targets[1, 2] = targets[0, 0] = -7
+    loss = SampledSoftmaxLoss(UniformSampler(CLASSES), CLASSES, ignore_index=-7, reduction=reduction)
+    received = loss.train(training)(hidden, targets, weight, bias)
+    expected = full(hidden, targets, weight, bias, ignore_index=-7, reduction=reduction)
+    torch.testing.assert_close(received.flatten(), expected.flatten(), **ROUNDING)
+
+
+def test_sparse_gradients_are_those_of_drawn_rows():
+    hidden, targets, weight, bias = inputs()
+    sampler = UniformSampler(CLASSES)
+    gradients = {}
+    for sparse in (False, True):
+        loss = SampledSoftmaxLoss(sampler, 3, sparse=sparse)
+        value = loss(hidden, targets, weight, bias, generator=Generator().manual_seed(1))
+        gradients[sparse] = torch.autograd.grad(value, [hidden, weight, bias])
+    assert gradients[True][1].is_sparse
+    for dense, other in zip(gradients[False], gradients[True], strict=True):
+        torch.testing.assert_close(dense, other.to_dense() if other.is_sparse else other, **ROUNDING)
+
+
+def test_the_generator_decides():
+    hidden, targets, weight, _ = inputs()
+    loss = SampledSoftmaxLoss(UniformSampler(CLASSES), 3)
+    first, again, other = (
+        loss(hidden, targets, weight, generator=Generator().manual_seed(s)) for s in (1, 1, 2)
+    )
+    assert first.equal(again)
+    assert not first.equal(other)
+
+
+def test_half_precision_losses_come_in_float32():
+    hidden, targets, weight, _ = inputs()
+    loss = SampledSoftmaxLoss(UniformSampler(CLASSES), CLASSES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        received = loss(hidden.float(), targets, weight.float())
+    assert received.dtype == torch.float32
+    # Logits of size 2 with 8 bits, in a mean of six.
+    assert abs(received - full(hidden, targets, weight)) < 2**-6
+
+
+def test_a_model_with_the_loss_can_be_copied_and_saved():
+    hidden, targets, weight, _ = inputs()
+    loss = SampledSoftmaxLoss(samplers(weight)["tree"], 4)
+    other = SampledSoftmaxLoss(samplers(torch.zeros_like(weight))["tree"], 4)
+    other.load_state_dict(loss.state_dict())
+    values = [
+        made(hidden, targets, weight, generator=Generator().manual_seed(0))
+        for made in (loss, other, copy.deepcopy(loss))
+    ]
+    assert values[0].equal(values[1])
+    assert values[0].equal(values[2])
+
+
+@pytest.mark.slow
+def test_training_with_it_lowers_the_full_loss():
+    """A softmax layer learns a rule; the sampler is handed new embeddings as they come."""
+    weight = nn.Parameter(0.1 * torch.randn(300, 16))
+    rule = torch.randn(300, 16)
+    sampler = SoftmaxSampler(weight, hrf.Positive(16, n_projections=32))
+    loss, optimizer = SampledSoftmaxLoss(sampler, 20, sparse=True), torch.optim.SparseAdam([weight], lr=0.05)
+    for _ in range(300):
+        targets = torch.randint(300, (64,))
+        optimizer.zero_grad()
+        loss(rule[targets], targets, weight).backward()
+        changed = weight.grad.coalesce().indices()[0]
+        optimizer.step()
+        sampler.update_(changed, weight[changed])
+    everything = torch.arange(300)
+    assert full(rule, everything, weight) < 0.1 * math.log(300)
+
+
+def test_errors_say_what_was_received():
+    hidden, targets, weight, bias = inputs()
+    sampler = UniformSampler(CLASSES)
+    with pytest.raises(ValueError, match="k is 13; expected at most the number of classes, 12"):
+        SampledSoftmaxLoss(sampler, 13)
+    with pytest.raises(TypeError, match="sampler is a int"):
+        SampledSoftmaxLoss(3, 3)
+    with pytest.raises(ValueError, match="reduction is 'max'"):
+        SampledSoftmaxLoss(sampler, 3, reduction="max")
+    loss = SampledSoftmaxLoss(sampler, 3)
+    with pytest.raises(ValueError, match=r"shapes \(2, 3, 5\) and \(2,\)"):
+        loss(hidden, targets[:, 0], weight)
+    with pytest.raises(ValueError, match=r"\(11, 5\); expected \(12, 5\)"):
+        loss(hidden, targets, weight[1:])
+    with pytest.raises(ValueError, match=r"\(12, 5\), \(3,\); expected \(12, 5\) and \(12,\)"):
+        loss(hidden, targets, weight, bias[:3])
+    with pytest.raises(ValueError, match="at least one query"):
+        loss(hidden[:0], targets[:0], weight)
+    with pytest.raises(ValueError, match=r"targets run from .* to 12; expected classes from 0 to 11"):
+        loss(hidden, targets.index_fill(0, torch.tensor(0), CLASSES), weight)
