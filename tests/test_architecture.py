@@ -22,10 +22,13 @@ ROOMS = [
     "nn",
     "integrations",
     "advice",
+    "datasets",
     "files",
     "experiments",
     "report",
+    "pages",
     "advice_report",
+    "reproduction",
     "cli",
 ]
 
