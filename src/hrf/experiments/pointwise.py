@@ -161,8 +161,8 @@ def _everywhere(settings: Settings, results: Results) -> Claim:
         ours=f"at {min(shares):.0%} to {max(shares):.0%} of the angles",
         verdict="holds" if min(shares) == 1 else "fails" if max(shares) < 0.5 else "partly",
         matching="all three",
-        sentence=f"It has the smallest exact error of the four at {min(shares):.0%} to {max(shares):.0%} of the angles, "
-        "whatever the matching and r; elsewhere another one has.",
+        sentence=f"It has the smallest exact error of the four at {min(shares):.0%} to {max(shares):.0%} of the "
+        "angles, whatever the matching and r; elsewhere another one has.",
     )
 
 
@@ -183,8 +183,8 @@ def _gaussian(settings: Settings, results: Results) -> Claim:
         ours=f"factors {', '.join(texts)}",
         verdict="holds" if least > 0.8 else "partly" if gain else "fails",
         matching="equal FLOPs",
-        sentence=f"At equal FLOPs and σ = {settings.sigma:g} the largest error of the bases is divided by these factors, "
-        f"for the angular and the Gaussian hybrid: {', '.join(texts)}.",
+        sentence=f"At equal FLOPs and σ = {settings.sigma:g} the largest error of the bases is divided by these "
+        f"factors, for the angular and the Gaussian hybrid: {', '.join(texts)}.",
     )
 
 
@@ -252,7 +252,7 @@ def figure(settings: Settings, results: Results) -> Figure:
                 size=10,
             )
             axes.set_ylim(*_kernel_limits(found))
-            angle_axis(axes, label=row is panels[-1])
+            angle_axis(axes, label=radius == settings.radii[-1])
             bare([axes, errors], grid=False)
             if axes is row[0]:
                 axes.set_ylabel("kernel")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from hrf.experiments.experiment import Claim, Experiment, Results, run, versions
 from hrf.report import folder, png, progress, write
@@ -36,7 +39,7 @@ def reproduce(experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int,
             results = run(work, advance, kept)
         claims, tables = experiment.claims(chosen, results), experiment.tables(chosen, results)
         data = record(experiment, chosen, results, claims, quick)
-        drawing = png(experiment.figure(chosen, results), dpi=120)
+        drawing = _small(png(experiment.figure(chosen, results), dpi=120))
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         files = {
             f"{experiment.name}.json": text.encode(),
@@ -74,3 +77,11 @@ def record(
 
 def _without_timings(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "timings"}
+
+
+def _small(drawing: bytes) -> bytes:
+    """A PNG with 256 colours, a third as large."""
+    buffer = io.BytesIO()
+    image = Image.open(io.BytesIO(drawing)).convert("RGB")
+    image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    return buffer.getvalue()
