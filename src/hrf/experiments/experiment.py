@@ -23,7 +23,12 @@ Part = Callable[[], dict[str, Any]]
 Results = dict[str, Any]  # of every part
 S = TypeVar("S")
 
-VERDICTS = {"holds": "holds", "partly": "holds in part", "fails": "does not hold"}
+VERDICTS = {
+    "holds": "holds",
+    "partly": "holds in part",
+    "fails": "does not hold",
+    "beyond": "not in the paper",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Claim:
     claim: str
     paper: str
     ours: str
-    verdict: Literal["holds", "partly", "fails"]
+    verdict: Literal["holds", "partly", "fails", "beyond"]
     sentence: str
     matching: str = ""
     measured: bool = False
@@ -51,11 +56,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """Texts in rows; every row is as long as the header."""
+    """Texts in rows; every row is as long as the header. A ``long`` one is for the page only."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    long: bool = False
 
 
 @dataclass(frozen=True)

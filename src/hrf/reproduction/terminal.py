@@ -14,7 +14,7 @@ from hrf.experiments.experiment import VERDICTS, Claim, Experiment, Table
 
 __all__ = ["listing", "show"]
 
-_STYLES = {"holds": "bold green", "partly": "bold yellow", "fails": "bold red"}
+_STYLES = {"holds": "bold green", "partly": "bold yellow", "fails": "bold red", "beyond": "bold"}
 
 
 def show(
@@ -23,7 +23,7 @@ def show(
     """Print everything about one experiment."""
     console = Console(highlight=False)
     console.rule(f"[bold]{experiment.name}[/bold]: {experiment.title}", align="left")
-    for table in tables:
+    for table in (table for table in tables if not table.long):
         console.print(_grid(table), "")
     for claim in claims:
         matching = f" ({claim.matching})" if claim.matching else ""
