@@ -69,7 +69,7 @@ def parts(settings: Settings) -> dict[str, Part]:
     return work
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=len(SETS))
 def _fitted(settings: Settings, name: str) -> _Fitted:
     s, variance = SETS[name]
     generator = Generator().manual_seed(settings.seed)

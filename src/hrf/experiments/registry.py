@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hrf.experiments import clustering, lambda_estimates, max_relative_error, mse_surface, pointwise
+from hrf.experiments import clustering, lambda_estimates, max_relative_error, mse_surface, pointwise, uci
 from hrf.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "chosen"]
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (mse_surface, lambda_estimates, max_relative_error, pointwise, clustering)
+    for module in (mse_surface, lambda_estimates, max_relative_error, pointwise, uci, clustering)
 }
 
 
