@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hrf.experiments import clustering, lambda_estimates, max_relative_error, mse_surface, pointwise, uci
+from hrf.experiments import (
+    clustering,
+    cost,
+    lambda_estimates,
+    max_relative_error,
+    mse_surface,
+    pointwise,
+    uci,
+)
 from hrf.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "chosen"]
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (mse_surface, lambda_estimates, max_relative_error, pointwise, uci, clustering)
+    for module in (mse_surface, lambda_estimates, max_relative_error, pointwise, uci, clustering, cost)
 }
 
 
