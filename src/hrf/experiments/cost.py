@@ -128,9 +128,9 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             ours=f"{min(shares):.2f} to {max(shares):.2f} of them",
             verdict="holds" if min(shares) > 0.8 and max(shares) < 1.25 else "fails",
             matching="m·n = D",
-            sentence=f"With D from {_PAIRS[0]} to {_PAIRS[-1]} projections and d of {', '.join(map(str, _PAIRED_DIMS))} "
-            f"the hybrid takes {min(shares):.2f} to {max(shares):.2f} of the operations of the base: the comparisons are "
-            "harder on the hybrid than the paper says.",
+            sentence=f"With D from {_PAIRS[0]} to {_PAIRS[-1]} rows and d of {', '.join(map(str, _PAIRED_DIMS))} "
+            f"the hybrid takes {min(shares):.2f} to {max(shares):.2f} of the operations of the base: the comparisons "
+            "are harder on the hybrid than the paper says.",
         ),
         Claim(
             claim="Substantial computational gains (Appendix on the discussion of Theorem 3.5).",

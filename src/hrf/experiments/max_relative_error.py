@@ -81,17 +81,15 @@ def _exact(settings: Settings, n: int) -> dict[str, Any]:
 
 
 def _crossing(n: int) -> float | None:
-    """The radius from which on the exact error exceeds the printed bound, by bisection."""
-
-    def excess(r: float) -> float:
-        return float(theory.log_max_relative_error(r, 1, n) - theory.log_paper_bound(r, 1, n))
-
+    """The radius from which on the exact error exceeds the printed bound, on finer and finer grids."""
     low, high = 1.0, _LARGEST
-    if excess(high) < 0:
-        return None
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    for _ in range(4):
+        grid = torch.linspace(low, high, 65, dtype=torch.float64)
+        above = theory.log_max_relative_error(grid, 1, n) > theory.log_paper_bound(grid, 1, n)
+        if not above[-1]:
+            return None
+        first = int(above.nonzero()[0])
+        low, high = float(grid[first - 1]), float(grid[first])
     return high
 
 

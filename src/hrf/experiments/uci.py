@@ -347,8 +347,8 @@ def figure(settings: Settings, results: Results) -> Figure:
         drawing,
         f"Hybrids win {wins['positive']} of {len(_cases(settings))} settings against positive baselines, "
         f"{wins['trigonometric']} against trigonometric ones",
-        f"MSE on {settings.pairs} pairs, exact (HRF, ORF-reg) or of {settings.draws} draws, at {settings.features} "
-        f"projections and m·n = {settings.features}; data {scaling} r.\nSolid: hybrids. Dashed: trigonometric baselines. "
+        f"MSE on {settings.pairs} pairs, exact (HRF, ORF-reg) or of {settings.draws} draws; {settings.features} rows, "
+        f"or m·n = {settings.features}; data {scaling} r.\nSolid: hybrids. Dashed: trigonometric baselines. "
         "Dotted: positive ones. Marks at the right edge: Table 1",
     )
     panels = drawing.subplots(1, 2, sharey=True)
