@@ -13,12 +13,14 @@ import hrf
 from hrf import fitting, theory
 from hrf.experiments import (
     clustering,
+    clustering_measure,
     cost,
     lambda_estimates,
     max_relative_error,
     mse_surface,
     pointwise,
     uci,
+    uci_measure,
 )
 from hrf.experiments.clustered_data import QUERY_NORM, clustered_data
 from hrf.experiments.clustering_table import ESTIMATORS, PRINTED, SETS, SIZES
@@ -148,9 +150,9 @@ def test_clustered_data_have_the_wanted_s(name):
 
 @pytest.mark.stat
 def test_clustering_draws_agree_with_the_closed_forms():
-    settings = clustering.Settings(n_points=50, sizes=(50,), repetitions=60, stride=1)
+    settings = clustering_measure.Settings(n_points=50, sizes=(50,), repetitions=60, data_draws=1, stride=1)
     name = "s₁, σ = 1"
-    parts = {key: part for key, part in clustering.parts(settings).items() if key.startswith(name)}
+    parts = {key: part for key, part in clustering_measure.parts(settings).items() if key.startswith(name)}
     results = run(parts)
     exact, drawn = results[f"{name}, exact"]["m · MSE"], results[f"{name}, m = 50"]
     for key in ("Hybrid-Cluster", "Trigonometric", "second moments", "complex", "shifted"):
@@ -160,14 +162,17 @@ def test_clustering_draws_agree_with_the_closed_forms():
 
 
 def test_clustering_counts_cells_and_names_those_outside():
-    settings = clustering.Settings(sizes=(20,))
+    settings = clustering_measure.Settings(sizes=(20,), data_draws=2)
     middle = {key: {"low": 0.0, "mean": 0.02, "high": 1.0} for key in clustering._COLOURS}
-    exact = {"s": [0.1] * 4, "entries of A": [0.5, 9.0], "m · MSE": dict.fromkeys(clustering._COLOURS, 1.0)}
-    results = {f"{name}, exact": exact for name in SETS} | {f"{name}, m = 20": middle for name in SETS}
+    exact = {"s": [0.1] * 4, "m · MSE": dict.fromkeys(clustering._COLOURS, 1.0)}
+    others = {"m · MSE": [exact["m · MSE"] | {"Hybrid-Cluster": 4.0}]}
+    parts = {"exact": exact, "other data": others, "m = 20": middle}
+    results = {f"{name}, {key}": part for name in SETS for key, part in parts.items()}
     claim = the(verdicts(clustering.EXPERIMENT, settings, results), "Minimal and maximal")
     # 0.02 is outside the hybrid's range on s₁ and FAVOR+'s on s₃ and s₄.
     assert claim.ours == "our mean lies in 9 of them (75%)"
     assert claim.verdict == "partly"
+    assert "from 1.00 to 4.00 (s₁)" in claim.sentence
     assert "Hybrid-Cluster at m = 20 of s₁, σ = 1 (0.0200, printed [0.0016, 0.0183])" in claim.sentence
 
 
@@ -188,19 +193,19 @@ def test_boston_is_read_without_prices(boston):
 
 @pytest.mark.stat
 def test_uci(boston):
-    settings = uci.Settings(features=64, radii=(0.5, 1.0), pairs=5, draws=100)
-    results = run(uci.parts(settings))
+    settings = uci_measure.Settings(features=64, radii=(0.5, 1.0), pairs=5, draws=100)
+    results = run(uci_measure.parts(settings))
     claims = uci.claims(settings, results)
     (agreement,) = [c for c in claims if "closed forms" in c.claim]
     assert agreement.verdict == "holds"
-    rows = uci._row(settings, results, "wine, raw, r = 1", "positive")
-    assert list(rows) == list(uci.PRINTED["wine"])
-    assert rows["HRF-iid"] == 1e3 * results["HRF-iid, m·n = D"]["wine, raw, r = 1"]["exact"]
-    assert rows["Halton-R"] == 1e3 * results["Halton-R, positive"]["wine, raw, r = 1"]["mean"]
+    rows = uci_measure.table_row(results, "wine, raw, r = 1", "positive")
+    assert list(rows) == list(uci_measure.PRINTED["wine"])
+    assert rows["HRF-iid"] == results["HRF-iid, m·n = D"]["wine, raw, r = 1"]["mean"] / 1e-3
+    assert rows["Halton-R"] == results["Halton-R, positive"]["wine, raw, r = 1"]["mean"] / 1e-3
 
 
 def test_distance_to_the_printed_row():
-    row = {key: 2 * value for key, (value, _) in uci.PRINTED["wine"].items()}
+    row = {key: 2 * value for key, (value, _) in uci_measure.PRINTED["wine"].items()}
     assert uci._distance(row, "wine") == pytest.approx(1)
 
 
