@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 
-.PHONY: demo test lint types unit bench bench-attention-quality example-minilm clean help
+.PHONY: demo reproduce test lint types unit bench bench-attention-quality example-minilm clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -21,6 +21,9 @@ $(VENV)/.bench: $(VENV)/.installed
 demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
 	$(BIN)/hrf angles --out results
 	$(BIN)/hrf advise --out results
+
+reproduce: $(VENV)/.installed   ## the paper's figures and tables, with verdicts: docs/results
+	OMP_NUM_THREADS=1 $(BIN)/hrf reproduce all --out docs/results
 
 lint: $(VENV)/.installed   ## ruff
 	$(BIN)/ruff check .

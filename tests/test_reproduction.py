@@ -244,6 +244,13 @@ def test_without_scikit_learn_data_say_so(tmp_path, monkeypatch):
     assert re.match(r"hrf: the wine data need scikit-learn \(pip install '[^']+'\)\n$", result.stderr)
 
 
+def test_clusters_without_scikit_learn_say_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    result = run("clustering", "--quick", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == "hrf: k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'\n"
+
+
 def test_list_names_all():
     result = run("--list")
     assert result.exit_code == 0

@@ -99,10 +99,10 @@ def application() -> "typer.Typer":
 
     @contextmanager
     def one_sentence() -> Iterator[None]:
-        """Wrong values and unusable files: what is wrong, on stderr, and exit code 2."""
+        """Wrong values, unusable files, missing extras: what is wrong, on stderr, and exit code 2."""
         try:
             yield
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ImportError) as error:
             typer.echo(f"hrf: {error}", err=True)
             raise typer.Exit(2) from error
 

@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Literal, TypeVar
 
 import hrf
@@ -117,5 +117,13 @@ def run(
 
 def versions() -> dict[str, str]:
     """Of everything that numbers depend on."""
-    libraries = {name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")}
-    return {"hrf": hrf.__version__, "python": platform.python_version()} | libraries
+    return {"hrf": hrf.__version__, "python": platform.python_version()} | {
+        name: _version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"

@@ -11,6 +11,7 @@ from typing import Any
 from hrf import pages
 from hrf.experiments.experiment import VERDICTS, Table
 from hrf.experiments.registry import EXPERIMENTS
+from hrf.experiments.words import capital
 
 __all__ = ["experiment_page", "index_page"]
 
@@ -52,9 +53,9 @@ def index_page(place: Path) -> str:
         for data in stored
     )
     count = [claim["verdict"] for data in stored for claim in _claims(data)]
-    summary = ", ".join(f"{count.count(verdict)} {text}" for verdict, text in VERDICTS.items())
+    summary = ", ".join(f"{text}: {count.count(verdict)}" for verdict, text in VERDICTS.items())
     body = f"""<h1>Hybrid Random Features: the paper's evaluation, reproduced</h1>
-<p class="about">{len(count)} claims: {summary}.</p>
+<p class="about">{len(count)} claims. {capital(summary)}.</p>
 {sections}"""
     return pages.page("hrf reproduce", body)
 
