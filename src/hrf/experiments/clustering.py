@@ -100,6 +100,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         for name in SETS
         for a, b in zip(settings.sizes, settings.sizes[1:], strict=False)
     )
+    steps = len(SETS) * (len(settings.sizes) - 1)
     return [
         Claim(
             claim=f"Minimal and maximal MSE over {settings.repetitions} repetitions (table of Appendix H.3).",
@@ -144,10 +145,10 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         Claim(
             claim="The empirical error of FAVOR+ is not perfectly monotonic in m (Figure 6).",
             paper="not monotonic",
-            ours=f"{rising} rises",
+            ours=f"{rising} rises in {steps} steps",
             verdict="holds" if rising else "fails",
-            sentence=f"From one m to the next the mean MSE of FAVOR+ over {settings.repetitions} repetitions rises "
-            f"{rising} times, by chance: its exact MSE is proportional to 1/m.",
+            sentence=f"The mean MSE of FAVOR+ over {settings.repetitions} repetitions rises in {rising} of {steps} steps "
+            "from one m to the next, by chance: its exact MSE is proportional to 1/m.",
         ),
     ]
 
@@ -156,10 +157,13 @@ def figure(settings: Settings, results: Results) -> Figure:
     """A panel a set: the printed ranges as bars, our means as lines."""
     cells = _cells(settings, results)
     count = sum(_inside(printed, ours["mean"]) for *_, printed, ours in cells)
+    errors = [results[f"{name}, exact"]["m · MSE"] for name in SETS]
+    better = sum(found["second moments"] < found["Hybrid-Cluster"] for found in errors)
     drawing = canvas(13, 8.6)
     headline(
         drawing,
-        f"Clustered data: {count} of {len(cells)} printed ranges hold our mean; second moments do better still",
+        f"Clustered data: {count} of {len(cells)} printed ranges hold our mean; second moments do better on {better} "
+        f"of {len(SETS)} sets",
         f"Mean squared error over m. Bars: the paper's [min, max] of 20 repetitions. Lines and dots: our mean of "
         f"{settings.repetitions}. Dashed: variants that are not in the paper",
     )

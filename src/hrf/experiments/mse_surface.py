@@ -155,9 +155,10 @@ def _where(at_zero: bool, at_pi: bool) -> str:
 def figure(settings: Settings, results: Results) -> Figure:
     """Surfaces on a logarithmic scale, lengths mirrored at 0, above slices with the draws."""
     drawing = canvas(13, 8.4)
+    whole = [_called(name) for name in _NAMES if all(_ends(results, name))]
     headline(
         drawing,
-        "Only the angular hybrid is exact at both ends of the angle",
+        f"Exact at both ends of the angle: {' and '.join(whole) or 'none'}",
         f"MSE of estimates of exp(xᵀy), ‖x‖ = ‖y‖ = r, m = {settings.n_projections}, "
         f"n = {settings.n_coefficient_projections}. Above: exact, negative lengths mirror positive ones, grey: "
         f"r = {settings.largest_radius:g}.\nBelow: slices, exact (lines) and from {settings.draws:,} draws (dots)",
