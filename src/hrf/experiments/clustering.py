@@ -147,8 +147,8 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             paper="not monotonic",
             ours=f"{rising} rises in {steps} steps",
             verdict="holds" if rising else "fails",
-            sentence=f"The mean MSE of FAVOR+ over {settings.repetitions} repetitions rises in {rising} of {steps} steps "
-            "from one m to the next, by chance: its exact MSE is proportional to 1/m.",
+            sentence=f"The mean MSE of FAVOR+ over {settings.repetitions} repetitions rises in {rising} of {steps} "
+            "steps from one m to the next, by chance: its exact MSE is proportional to 1/m.",
         ),
     ]
 
