@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export HRF_DATA ?= ../shared/data
 OUT ?= results
 
-.PHONY: demo test lint types unit docs bench bench-attention-quality example-minilm example-sampled-softmax \
+.PHONY: demo reproduce test lint types unit docs bench bench-attention-quality example-minilm example-sampled-softmax \
 	readme clean help
 
 help:            ## this list
@@ -27,6 +27,9 @@ $(VENV)/.docs: $(VENV)/.installed
 demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
 	$(BIN)/hrf angles --out results
 	$(BIN)/hrf advise --out results
+
+reproduce: $(VENV)/.installed   ## the paper's figures and tables, with verdicts: docs/results
+	OMP_NUM_THREADS=1 $(BIN)/hrf reproduce all --out docs/results
 
 lint: $(VENV)/.installed   ## ruff
 	$(BIN)/ruff check .

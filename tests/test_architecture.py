@@ -23,11 +23,13 @@ ROOMS = [
     "nn",
     "integrations",
     "advice",
-    "files",
     "datasets",
+    "files",
     "experiments",
     "report",
+    "pages",
     "advice_report",
+    "reproduction",
     "cli",
 ]
 

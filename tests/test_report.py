@@ -49,7 +49,7 @@ def test_figure_shows_every_curve(result, tmp_path, capsys):
     assert np.allclose(pixels[0, 0], 1)
     left = pixels[:, : int(0.8 * pixels.shape[1])]  # without the legend, which shows all colours anyway
     for curve in result.curves:
-        near = np.abs(left - to_rgb(report._COLOURS[curve.name])).max(-1) < 0.02
+        near = np.abs(left - to_rgb(report.COLOURS[curve.name])).max(-1) < 0.02
         assert near.sum() > 200, curve.name
 
 

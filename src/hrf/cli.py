@@ -39,6 +39,19 @@ hrf advise a.safetensors:q a.safetensors:k --values a.safetensors:v
 hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
 """
 
+_REPRODUCE = """The paper's figures and tables from one command: ours beside the printed values, with a verdict.
+
+NAMES are experiments (see --list), or all. Each writes NAME.json, NAME.png and NAME.html, and index.html has the
+verdicts of all. A run that was interrupted goes on with the parts that are missing.
+
+Examples:
+
+\b
+hrf reproduce --list
+hrf reproduce all --quick
+hrf reproduce pointwise clustering --out docs/results
+"""
+
 
 def main() -> None:
     """Run the command; without its libraries, say how to get them."""
@@ -66,6 +79,9 @@ def application() -> "typer.Typer":
     from hrf import advice_report, files, report
     from hrf.advice import advise as find_advice
     from hrf.experiments import angles as angles_experiment
+    from hrf.experiments import registry
+    from hrf.reproduction import reproduce as run_experiments
+    from hrf.reproduction.terminal import listing
 
     defaults = angles_experiment.Settings()
     app = typer.Typer(
@@ -83,10 +99,10 @@ def application() -> "typer.Typer":
 
     @contextmanager
     def one_sentence() -> Iterator[None]:
-        """Wrong values and unusable files: what is wrong, on stderr, and exit code 2."""
+        """Wrong values, unusable files, missing extras: what is wrong, on stderr, and exit code 2."""
         try:
             yield
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ImportError) as error:
             typer.echo(f"hrf: {error}", err=True)
             raise typer.Exit(2) from error
 
@@ -167,5 +183,22 @@ def application() -> "typer.Typer":
                     progress=advance,
                 )
             advice_report.publish(advice, folder)
+
+    @app.command(help=_REPRODUCE)
+    def reproduce(
+        names: Annotated[list[str] | None, typer.Argument(help="Which experiments, or all.")] = None,
+        quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds each.")] = False,
+        seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+        out: Annotated[Path, typer.Option(help="Directory for numbers, figures and pages.")] = Path(
+            "results"
+        ),
+        show_list: Annotated[bool, typer.Option("--list", help="Print all experiments and stop.")] = False,
+    ) -> None:
+        """Run experiments and write their files."""
+        with one_sentence():
+            if show_list:
+                listing(registry.EXPERIMENTS.values())
+                return
+            run_experiments(registry.chosen(names or []), quick=quick, seed=seed, out=out)
 
     return app

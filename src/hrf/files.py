@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
+from hrf import datasets
+
 __all__ = ["read_array", "wine"]
 
 _WINE_NORM = 1.0
@@ -58,13 +60,7 @@ def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
     Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one
     number so that the mean of ‖x‖² is 1.
     """
-    try:
-        from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        raise ValueError(
-            "the built-in data need scikit-learn (pip install 'hybrid-random-features[learn]'); or name files"
-        ) from error
-    x = torch.from_numpy(load_wine().data).double()
+    x = datasets.wine()
     x = (x - x.mean(0)) / x.std(0, correction=0)
     x = x * (_WINE_NORM / x.square().sum(-1).mean().sqrt())
     x = x[torch.randperm(len(x), generator=Generator().manual_seed(seed))]

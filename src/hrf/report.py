@@ -20,22 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hrf.experiments.angles import Curve, Progress, Result
+from hrf.experiments.plotting import COLOURS, GREY
 from hrf.experiments.words import ROUNDING, TIE, angle_text, capital, number_text, sentences
 
 __all__ = ["figure", "folder", "png", "progress", "publish", "read", "table", "to_json", "write"]
 
-# Okabe and Ito's palette, told apart with every kind of colour vision; yellow is left out, too pale on white.
-_COLOURS = {
-    "trigonometric": "#0072B2",
-    "FAVOR+": "#D55E00",
-    "FAVOR++": "#E69F00",
-    "FAVOR#": "#000000",
-    "angular hybrid": "#009E73",
-    "Gaussian hybrid": "#CC79A7",
-    "nested hybrid": "#56B4E9",
-}
 _TABLE_ANGLES = {0.0: "0", 0.25: "π/4", 0.5: "π/2", 0.75: "3π/4", 1.0: "π"}
-_GREY = "#555555"
 
 
 def publish(result: Result, out: Path) -> None:
@@ -111,10 +101,10 @@ def read(path: Path) -> Result:
     return Result.from_dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def png(drawing: Figure) -> bytes:
+def png(drawing: Figure, dpi: int = 160) -> bytes:
     """The figure as the content of a file."""
     buffer = io.BytesIO()
-    drawing.savefig(buffer, format="png", dpi=160)
+    drawing.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
@@ -175,7 +165,7 @@ def _marked(value: float, best: bool) -> Text:
 
 def _terminal_style(curve: Curve) -> str:
     # Black does not show on a dark terminal.
-    return "bold" if curve.name == "FAVOR#" else f"bold {_COLOURS[curve.name]}"
+    return "bold" if curve.name == "FAVOR#" else f"bold {COLOURS[curve.name]}"
 
 
 # The figure.
@@ -202,12 +192,12 @@ def figure(result: Result) -> Figure:
         alignment="left",
         labelspacing=0.8,
     )
-    axes.text(1.02, 0.0, _note(result), transform=axes.transAxes, size=8.5, color=_GREY, linespacing=1.4)
+    axes.text(1.02, 0.0, _note(result), transform=axes.transAxes, size=8.5, color=GREY, linespacing=1.4)
     axes.set_title(
         f"Softmax kernel, x and y of length {s.radius:g} in {s.dim} dimensions, feature width ≈ {s.features}",
         loc="left",
         size=10.5,
-        color=_GREY,
+        color=GREY,
     )
     axes.annotate(
         _headline(result), (0, 1), (0, 26), "axes fraction", "offset points", weight="bold", size=15
@@ -215,7 +205,7 @@ def figure(result: Result) -> Figure:
     _draw_strip(strip, result)
     for panel in (axes, strip):
         panel.spines[:].set_visible(False)
-        panel.tick_params(which="both", length=0, labelcolor=_GREY)
+        panel.tick_params(which="both", length=0, labelcolor=GREY)
     return drawing
 
 
@@ -233,7 +223,7 @@ def _note(result: Result) -> str:
 
 
 def _draw_curve(axes: Axes, result: Result, curve: Curve) -> None:
-    colour, fitted = _COLOURS[curve.name], ", fitted" if curve.fitted else ""
+    colour, fitted = COLOURS[curve.name], ", fitted" if curve.fitted else ""
     axes.plot(
         result.angles,
         [max(value, ROUNDING) for value in curve.exact],
@@ -270,7 +260,7 @@ def _limits(result: Result) -> tuple[float, float]:
 
 def _draw_strip(strip: Axes, result: Result) -> None:
     for curve, start, end in result.winners():
-        strip.axvspan(start, end, color=_COLOURS[curve.name], linewidth=0)
+        strip.axvspan(start, end, color=COLOURS[curve.name], linewidth=0)
         if end - start > 0.12:
             strip.text(
                 (start + end) / 2,

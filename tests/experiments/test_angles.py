@@ -7,7 +7,7 @@ import torch
 
 import hrf
 from hrf import theory
-from hrf.experiments import angles
+from hrf.experiments import angles, draws
 from hrf.experiments.angles import Curve, Result, Settings
 
 SMALL = Settings(radius=1.0, dim=4, features=80, draws=11, seed=3)
@@ -93,7 +93,7 @@ def test_a_seed_gives_one_result_and_another_seed_other_dots(result):
 
 def test_chunks_make_up_the_draws(monkeypatch):
     calls = []
-    monkeypatch.setattr(angles, "_CHUNK", 4 * 80 * 3)  # the widest map then takes 3 of the 11 draws at a time
+    monkeypatch.setattr(draws, "_CHUNK", 4 * 80 * 3)  # the widest map then takes 3 of the 11 draws at a time
     angles.run(SMALL, lambda *call: calls.append(call))
     done = [done for _, done, _ in calls]
     assert {total for _, _, total in calls} == {7 * 11}
@@ -104,7 +104,7 @@ def test_chunks_make_up_the_draws(monkeypatch):
 
 def test_the_last_chunk_counts_no_more_than_its_draws(monkeypatch):
     # Three draws in chunks of two: the fourth is drawn but has to be left out.
-    monkeypatch.setattr(angles, "_CHUNK", 4 * 40 * 2)
+    monkeypatch.setattr(draws, "_CHUNK", 4 * 40 * 2)
     three = curve(angles.run(replace(SMALL, draws=3)), "FAVOR+")
     generator = torch.Generator().manual_seed(SMALL.seed)
     x, y = torch.tensor([[[1.0, 0, 0, 0]]]), torch.tensor([[[0.0, 1, 0, 0]]])  # K = 1, at θ = π/2

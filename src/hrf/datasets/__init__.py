@@ -1,6 +1,7 @@
 """Data of the paper's experiments, from ``$HRF_DATA`` or from where it is published."""
 
 from hrf.datasets.files import MissingData
+from hrf.datasets.points import boston, wine
 from hrf.datasets.text import Batch, Corpus, Vocabulary, batches, penn_treebank, read_text, wikitext2
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "MissingData",
     "Vocabulary",
     "batches",
+    "boston",
     "penn_treebank",
     "read_text",
     "wikitext2",
+    "wine",
 ]

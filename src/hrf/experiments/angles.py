@@ -20,6 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 import hrf
+from hrf.experiments.draws import estimates, fractions, on_sphere
 
 __all__ = ["Curve", "Result", "Settings", "run"]
 
@@ -29,8 +30,6 @@ _KIND = "iid"
 _FITTED = hrf.OptimalPositive | hrf.DenseExponential
 # Angles in units of π: a fine grid for the closed forms, a coarse one within it for the draws.
 _STEPS, _SAMPLED_STEPS = 160, 16
-# Numbers in one chunk of draws: 8 MiB in float64, and about a dozen tensors of that size at a time.
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def run(settings: Settings, progress: Progress | None = None) -> Result:
         progress: called with an estimator's name, the draws done and the draws of the whole run.
     """
     estimators = _estimators(settings)
-    x, y = _pairs(settings, _fractions(_STEPS))
+    x, y = on_sphere(settings.radius, settings.dim, fractions(_STEPS))
     curves = []
     for index, estimator in enumerate(estimators):
 
@@ -165,7 +164,7 @@ def run(settings: Settings, progress: Progress | None = None) -> Result:
             )
         )
     versions = {"hrf": hrf.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
-    return Result(settings, versions, _fractions(_STEPS), _fractions(_SAMPLED_STEPS), curves)
+    return Result(settings, versions, fractions(_STEPS), fractions(_SAMPLED_STEPS), curves)
 
 
 @dataclass(frozen=True)
@@ -234,43 +233,30 @@ def _nested_width() -> int:
     return 4 * (coefficient + 1)
 
 
-def _fractions(steps: int) -> list[float]:
-    return [k / steps for k in range(steps + 1)]
-
-
-def _pairs(settings: Settings, angles: list[float]) -> tuple[Tensor, Tensor]:
-    """One query ``(1, d)`` and a key an angle ``(S, d)``, all in one plane: which one does not matter."""
-    theta = torch.tensor(angles, dtype=torch.float64) * math.pi
-    x, y = (torch.zeros(count, settings.dim, dtype=torch.float64) for count in (1, len(angles)))
-    x[0, 0] = settings.radius
-    # Rounded so that the last key is the opposite of the query to the last bit: sin π is not 0 in floats.
-    y[:, 0], y[:, 1] = theta.cos().round(decimals=15), theta.sin().round(decimals=15)
-    return x, y * settings.radius
-
-
 def _sample(
     estimator: _Estimator, fitted: hrf.FeatureMap, settings: Settings, advance: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
     """Root of the mean of (K̂/K − 1)² over the draws, and its standard error: ``(S,)`` each."""
-    generator = Generator().manual_seed(settings.seed)
-    per_draw = settings.dim * max(settings.dim, estimator.n_projections)
-    chunk = min(settings.draws, max(1, _CHUNK // per_draw))
-    # Heads are independent, so a map with H of them is H draws in one multiplication.
-    feature_map = estimator.build(chunk, generator)
-    if isinstance(feature_map, _FITTED) and isinstance(fitted, _FITTED):
-        feature_map.curvature.copy_(fitted.curvature)
-        feature_map.basis.copy_(fitted.basis)
-    x, y = (u.unsqueeze(0) for u in _pairs(settings, _fractions(_SAMPLED_STEPS)))  # (1, 1, d), (1, S, d)
+
+    def build(heads: int | None, generator: Generator) -> hrf.FeatureMap:
+        feature_map = estimator.build(heads, generator)
+        if isinstance(feature_map, _FITTED) and isinstance(fitted, _FITTED):
+            feature_map.curvature.copy_(fitted.curvature)
+            feature_map.basis.copy_(fitted.basis)
+        return feature_map
+
+    x, y = on_sphere(settings.radius, settings.dim, fractions(_SAMPLED_STEPS))
     kernel = hrf.kernels.softmax(x, y)
-    first, second = torch.zeros(2, y.shape[-2], dtype=torch.float64)
-    for done in range(0, settings.draws, chunk):
-        if done:
-            feature_map.redraw_(generator)
-        count = min(chunk, settings.draws - done)
-        squares = (feature_map.estimate(x, y) / kernel - 1).square()[:count, 0]  # (count, S)
+    first, second = torch.zeros(2, len(y), dtype=torch.float64)
+    done = 0
+    for chunk in estimates(
+        build, x, y, draws=settings.draws, seed=settings.seed, n_projections=estimator.n_projections
+    ):
+        squares = (chunk / kernel - 1).square()  # (count, S)
         first += squares.sum(0)
         second += squares.square().sum(0)
-        advance(done + count)
+        done += len(chunk)
+        advance(done)
     mean = first / settings.draws
     variance = (second / settings.draws - mean.square()).clamp(min=0) / (settings.draws - 1)
     error = mean.sqrt()

@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from typing_extensions import Self
 
 from hrf.features.base import Features, Side
+from hrf.features.flops import Flops
 from hrf.features.matrices import matrix_pair
 from hrf.features.optimal import DenseExponential
 from hrf.fitting import SecondMoments
@@ -81,9 +82,9 @@ class AsymmetricExponential(DenseExponential):
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return super()._log_mse(self._turned(x, "query"), self._turned(y, "key"))
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Those of `DenseExponential`, and the product with A."""
-        return super().flops() + self.query_matrix.flops(self.dim)
+        return super()._flops().plus(self.query_matrix.flops(self.dim))
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""

@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from typing_extensions import Self
 
 from hrf import kernels
+from hrf.features.flops import Flops
 from hrf.projections import Projections
 
 __all__ = ["FeatureMap", "Features", "Linearised"]
@@ -117,8 +118,8 @@ class Linearised(nn.Module):
         return self
 
     def flops(self) -> int:
-        """Floating-point operations to map one vector, 2 for a multiply-add."""
-        raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
+        """Floating-point operations to map one vector, 2 for a multiply-add (`hrf.features.flops`)."""
+        return self._flops().total
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments that rebuild this object; drawn and fitted state aside."""
@@ -130,6 +131,9 @@ class Linearised(nn.Module):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     # What subclasses define. `x` is checked, floating point, at least float32.
+
+    def _flops(self) -> Flops:
+        raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
 
     def _scaled(self, x: Tensor, side: Side) -> Features:
         raise NotImplementedError(f"{type(self).__name__} does not define its features")

@@ -30,8 +30,10 @@ from torch.nn.functional import one_hot
 from typing_extensions import Self
 
 from hrf import kernels
+from hrf.features import flops
 from hrf.features.base import FeatureMap, Features, Side, common_scale
 from hrf.features.cluster_fit import BASES, fitted_parts
+from hrf.features.flops import Flops
 from hrf.features.grouping import by_pairs, gather_rows, look_up
 from hrf.fitting import ResidualFit, assign, samples
 from hrf.projections import draw
@@ -434,17 +436,19 @@ class ClusteredHybrid(FeatureMap):
         s = self._shrinkage(x)
         return torch.logaddexp(bias + 2 * torch.log1p(-s), variance + 2 * s.log())
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """To map one vector: 2dn for the distances to the n centres of its side, and its active features.
 
         Those are one map of the residual and 2dn products with the n centres of the other side, or for ``paper``
         and ``moments`` n maps. The larger side counts as n; a default map is added. What exact pairs and moving
         centres cost depends on the sequence, and is not counted.
         """
-        features = 0 if self.feature_map is None else self.feature_map.flops()
         blocks = max(self.n_q, self.n_k)
-        spread = features * blocks if self._per_pair else features + 2 * self.dim * blocks
-        return 2 * self.dim * blocks + spread + (0 if self.default is None else self.default.flops())
+        inner, default = (
+            Flops() if part is None else part._flops() for part in (self.feature_map, self.default)
+        )
+        spread = inner.times(blocks) if self._per_pair else inner.plus(flops.projected(blocks, self.dim))
+        return flops.distances(blocks, self.dim).plus(spread, default)
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""

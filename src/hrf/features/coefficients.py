@@ -14,8 +14,10 @@ from torch import Generator, Tensor
 from typing_extensions import Self
 
 from hrf import theory
+from hrf.features import flops
 from hrf.features.arguments import check_positive, check_tensor, shapes_with_heads
 from hrf.features.base import FeatureMap, Features, Linearised, Side, full_precision
+from hrf.features.flops import Flops
 from hrf.features.gaussian import GaussianKernel
 from hrf.fitting import assign
 from hrf.projections import Projections
@@ -116,9 +118,9 @@ class Angular(Coefficient):
         zero = ~(x.any(-1).unsqueeze(-1) & y.any(-1).unsqueeze(-2))
         return theory.angular_moments(theory.pairwise_angle(x, y), self.n_projections, dim=dim, zero=zero)
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Projections and signs."""
-        return 2 * self.dim * self.n_projections + self.n_projections
+        return flops.projected(self.n_projections, self.dim).plus(flops.signs(self.n_projections))
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the coefficient."""
@@ -174,9 +176,9 @@ class FromFeatureMap(Coefficient):
         log_mse = self.feature_map.log_mse(self._inputs(x, "query"), self._inputs(y, "key"))
         return theory.Moments(self._mean(x, y), theory.Scaled.exp(log_mse).times(self.weight**2))
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Those of the map."""
-        return self.feature_map.flops()
+        return self.feature_map._flops()
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the coefficient."""
@@ -300,9 +302,9 @@ class Indicator(Coefficient):
         mean = self._mean(x, y)
         return theory.Moments(mean, mean.times(0))
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Distances to the centres."""
-        return 3 * self.dim * max(self.query_centers.shape[-2], self.key_centers.shape[-2])
+        return flops.distances(max(self.query_centers.shape[-2], self.key_centers.shape[-2]), self.dim)
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the coefficient."""

@@ -20,6 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from hrf import kernels, theory
+from hrf.features import flops
 from hrf.features.arguments import check_tensor, shapes_with_heads
 from hrf.features.base import (
     FeatureMap,
@@ -32,6 +33,7 @@ from hrf.features.base import (
     half_square,
     out_of_range,
 )
+from hrf.features.flops import Flops
 from hrf.features.matrices import ComplexMatrix, matrix_pair
 from hrf.features.products import ComplexSum, PairSum
 from hrf.fitting import SecondMoments, fit_matrix, samples
@@ -328,12 +330,13 @@ class Exponential(FeatureMap):
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return relative_covariance(self, self, x, y).log() + 2 * kernels.log_softmax_kernel(x, y)
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Projections, one function a feature and its scaling: 2m(d + 2) for the two famous members."""
         matrix = self.query_matrix
-        projected = 2 * self.n_projections * self.dim * (matrix.has_real + matrix.has_imag)
-        shifts = sum(2 * self.dim for shift in (self.query_shift, self.key_shift) if shift is not None)
-        return projected + 2 * self.feature_dim + matrix.flops(self.dim) + shifts
+        rows = flops.projected(self.n_projections, self.dim).times(matrix.has_real + matrix.has_imag)
+        n_shifts = sum(shift is not None for shift in (self.query_shift, self.key_shift))
+        shifts = flops.scaled(self.dim, 2 * n_shifts)
+        return rows.plus(flops.features(self.feature_dim), matrix.flops(self.dim), shifts)
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""

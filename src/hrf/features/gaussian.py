@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.features.flops import Flops
 
 __all__ = ["GaussianKernel"]
 
@@ -64,9 +65,9 @@ class GaussianKernel(FeatureMap):
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return self.feature_map._log_mse(x, y) - 2 * half_square(x) - 2 * half_square(y).mT
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Those of the map inside; the factor joins a scaling that is there already."""
-        return self.feature_map.flops()
+        return self.feature_map._flops()
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""

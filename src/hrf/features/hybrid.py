@@ -18,6 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from hrf import theory
+from hrf.features import flops
 from hrf.features.base import (
     FeatureMap,
     Features,
@@ -30,6 +31,7 @@ from hrf.features.base import (
 )
 from hrf.features.coefficients import Angular, Coefficient, FromFeatureMap, Gaussian
 from hrf.features.exponential import Exponential, Positive, Shared, Trigonometric, relative_covariance
+from hrf.features.flops import Flops
 from hrf.projections import Projections, check_count
 
 __all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
@@ -159,13 +161,16 @@ class Hybrid(FeatureMap):
         moments = [c._moments(x, y) for c in coefficients]
         return theory.hybrid_covariance(moments, covariances).log() + 2 * log_kernel
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Bases (shared projections once), coefficients, and a multiplication for each product in ρ ⊗ φ."""
         bases, coefficients = self._bases(), self._coefficients()
-        spared = sum(2 * p.n_projections * p.dim * (len(group) - 1) for p, group in self._groups().items())
+        spared = [
+            flops.projected(p.n_projections, p.dim).times(1 - len(group))
+            for p, group in self._groups().items()
+        ]
         widths = [c.feature_dim for c in coefficients]
-        products = sum(b.feature_dim * n for b, n in zip(bases, [*widths, sum(widths)], strict=True))
-        return sum(part.flops() for part in [*bases, *coefficients]) - spared + products
+        products = [flops.outer(b.feature_dim, n) for b, n in zip(bases, [*widths, sum(widths)], strict=True)]
+        return Flops().plus(*(part._flops() for part in [*bases, *coefficients]), *spared, *products)
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hrf.features import flops
 from hrf.features.arguments import check_tensor, shapes_with_heads
+from hrf.features.flops import Flops
 
 __all__ = ["ComplexMatrix", "matrix_pair"]
 
@@ -69,10 +71,10 @@ class ComplexMatrix(nn.Module):
             matrix = torch.complex(torch.zeros_like(self.imag) if self.real is None else self.real, self.imag)
         return matrix.squeeze(-2) if matrix is not None and self.diagonal else matrix
 
-    def flops(self, dim: int) -> int:
+    def flops(self, dim: int) -> Flops:
         """Operations for one vector."""
         parts = 0 if self.is_unit else self.has_real + self.has_imag
-        return parts * (dim if self.diagonal else 2 * dim * dim)
+        return (flops.scaled(dim) if self.diagonal else flops.projected(dim, dim)).times(parts)
 
 
 def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[ComplexMatrix, ComplexMatrix]:

@@ -20,7 +20,9 @@ from torch import Generator, Tensor
 from typing_extensions import Self
 
 from hrf import kernels, theory
+from hrf.features import flops
 from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.features.flops import Flops
 from hrf.fitting import samples
 from hrf.projections import Projections
 
@@ -86,9 +88,9 @@ class _Tilted(FeatureMap):
         )
         return relative + 2 * kernels.log_softmax_kernel(x, y)
 
-    def flops(self) -> int:
+    def _flops(self) -> Flops:
         """Projections, one exponential a feature and its scaling."""
-        return 2 * self.n_projections * (self.dim + 1)
+        return flops.projected(self.n_projections, self.dim).plus(flops.features(self.n_projections))
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""

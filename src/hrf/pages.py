@@ -1,0 +1,64 @@
+"""HTML pages that stand alone: their style and images are inside."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["image", "page", "row"]
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.55 system-ui, sans-serif; color: #222; background: #fff; margin: 2.5rem auto;
+  max-width: 68rem; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+.about { color: #666; margin: 0 0 1.4rem; }
+.warning { border-left: 4px solid #D55E00; background: #fdf3ec; padding: .7rem 1rem; }
+img { width: 100%; height: auto; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }
+th, td { padding: .28rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
+th:first-child, td:first-child, th:last-child, td.note { text-align: left; }
+td.note { white-space: normal; color: #666; }
+tr.best td { font-weight: 650; background: #eef8f4; }
+tr.uniform td { color: #666; font-style: italic; }
+table.claims td, table.claims th { text-align: left; white-space: normal; vertical-align: top; }
+td.verdict { font-weight: 650; white-space: nowrap !important; }
+.holds td.verdict { color: #00694d; }
+.partly td.verdict { color: #8a5a00; }
+.fails td.verdict { color: #a83a00; }
+pre { background: #f6f6f6; padding: .9rem 1.1rem; overflow-x: auto; font-size: .9rem; border-radius: 4px; }
+small { color: #666; }
+"""
+
+
+def page(title: str, body: str) -> str:
+    """A whole document; ``body`` is HTML."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+{body}</body>
+</html>
+"""
+
+
+def image(drawing: bytes, description: str) -> str:
+    """A PNG inside the page."""
+    data = base64.b64encode(drawing).decode()
+    return f'<img alt="{escape(description)}" src="data:image/png;base64,{data}">'
+
+
+def row(texts: Iterable[str], cell: str = "td", classes: Sequence[str] = (), style: str = "") -> str:
+    """A row of a table; ``classes`` are of the last cells, ``style`` of the row."""
+    cells = list(texts)
+    marks = ["" for _ in cells[len(classes) :]] + [f' class="{name}"' for name in classes]
+    inner = "".join(f"<{cell}{mark}>{escape(text)}</{cell}>" for mark, text in zip(marks, cells, strict=True))
+    return f'<tr class="{style}">{inner}</tr>' if style else f"<tr>{inner}</tr>"

@@ -1,0 +1,51 @@
+"""Finished parts of a run as files, so that it goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, MutableMapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hrf.report import folder, write
+
+__all__ = ["Kept"]
+
+
+class Kept(MutableMapping[str, Any]):
+    """Parts by name, a file each, in a directory of their own for every ``identity`` of a run."""
+
+    def __init__(self, place: Path, identity: dict[str, Any]) -> None:
+        text = json.dumps(identity, sort_keys=True)
+        self.place = place / ".parts" / sha256(text.encode()).hexdigest()[:16]
+
+    def _path(self, name: str) -> Path:
+        return self.place / f"{sha256(name.encode()).hexdigest()[:16]}.json"
+
+    def __getitem__(self, name: str) -> Any:
+        path = self._path(name)
+        if not path.exists():
+            raise KeyError(name)
+        return json.loads(path.read_text(encoding="utf-8"))["part"]
+
+    def __setitem__(self, name: str, part: Any) -> None:
+        folder(self.place)
+        write(self._path(name), json.dumps({"name": name, "part": part}).encode())
+
+    def __delitem__(self, name: str) -> None:
+        self._path(name).unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        for path in self.place.glob("*.json"):
+            yield json.loads(path.read_text(encoding="utf-8"))["name"]
+
+    def __len__(self) -> int:
+        return len(list(self.place.glob("*.json")))
+
+    def clear(self) -> None:
+        """Forget the run, and the directory of all runs if it was the last."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        if self.place.parent.is_dir() and not any(self.place.parent.iterdir()):
+            self.place.parent.rmdir()
