@@ -111,7 +111,7 @@ other half, 95 % intervals from {s.n_redraws} draws.</p>
 phi.estimate(queries, keys) gives the kernel itself.</small></p>
 <h2>All maps</h2>
 <div class="wide"><table>
-<thead>{pages.row([*HEADER, "note"], "th")}</thead>
+<thead>{pages.row([*HEADER, "note"], "th", ["note"])}</thead>
 <tbody>
 {chr(10).join(rows)}
 </tbody>

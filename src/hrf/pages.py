@@ -20,7 +20,7 @@ img { width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }
 th, td { padding: .28rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
-th:first-child, td:first-child, th:last-child, td.note { text-align: left; }
+th:first-child, td:first-child, th.note, td.note { text-align: left; }
 td.note { white-space: normal; color: #666; }
 tr.best td { font-weight: 650; background: #eef8f4; }
 tr.uniform td { color: #666; font-style: italic; }
