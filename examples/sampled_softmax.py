@@ -63,8 +63,8 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {"lstm": Lstm, "transformer": Tr
 
 
 def by_features(weight: Tensor) -> hrf.sampling.Sampler:
-    """Words in proportion to exp(cos θ), estimated by positive features."""
-    return hrf.sampling.SoftmaxSampler(weight, hrf.Positive(WIDTH, n_projections=64), radius=1.0)
+    """Words in proportion to exp(4 cos θ), estimated by positive features."""
+    return hrf.sampling.SoftmaxSampler(weight, hrf.Positive(WIDTH, n_projections=64), radius=2.0)
 
 
 SAMPLERS: dict[str, Callable[[Tensor], hrf.sampling.Sampler]] = {
