@@ -205,6 +205,19 @@ def test_autocast_does_not_reach_inside(is_causal):
         assert torch.equal(hrf.attention(q, k, v, phi, is_causal=is_causal), expected)
 
 
+@pytest.mark.parametrize("name", ["positive", "trigonometric", "favor#"])
+@both_ways
+def test_autocast_does_not_reach_the_backward_pass(name, is_causal):
+    phi = build(name).float()
+    q, k, v = (t.detach().float().requires_grad_() for t in inputs(2))
+    outputs = [hrf.attention(q, k, v, phi, is_causal=is_causal) for _ in range(2)]
+    expected = torch.autograd.grad(outputs[0].sum(), (q, k, v))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        received = torch.autograd.grad(outputs[1], (q, k, v), torch.ones_like(outputs[1]))
+    for mine, theirs in zip(received, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def _clustered(**arguments) -> hrf.ClusteredHybrid:
     q, k, _ = inputs(heads=1, length=60)
     return hrf.ClusteredHybrid.fit(

@@ -23,7 +23,7 @@ from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.attention.small import Small
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap, Features, full_precision
 from hrf.features.clustered import ClusteredHybrid
 
 __all__ = ["Carry", "attend", "fixed"]
@@ -143,6 +143,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @full_precision
     def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
         query, key, value, state, scale, tops, *rest = ctx.saved_tensors

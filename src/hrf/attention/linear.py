@@ -23,7 +23,7 @@ from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.attention.small import Small
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap, Features, full_precision
 
 __all__ = ["attend"]
 
@@ -58,6 +58,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @full_precision
     def backward(ctx: Any, grad: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
         query, key, value, state, scale, *rest = ctx.saved_tensors
