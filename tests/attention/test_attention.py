@@ -130,6 +130,15 @@ def test_empty_sequences(is_causal):
 
 @every_map
 @both_ways
+def test_empty_batches_and_values(name, is_causal):
+    phi, (q, k, v) = build(name), inputs(2)
+    assert hrf.attention(q[:0], k[:0], v[:0], phi, is_causal=is_causal).shape == (0, 4, 9, 3)
+    out = hrf.attention(q.detach(), k.detach(), v.detach()[..., :0], phi, is_causal=is_causal)
+    assert out.shape == (2, 4, 9, 0)
+
+
+@every_map
+@both_ways
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_finite_for_norms_from_0_to_100(name, is_causal, dtype):
     phi = build(name).float()
