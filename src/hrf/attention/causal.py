@@ -130,7 +130,8 @@ class _Attend(torch.autograd.Function):
     ) -> Any:
         if fresh and (small := Small.of(blocks, query, key, value)):
             outputs, last_state = small.causal(_CHUNK)
-            carry, tops = Carry(last_state, small.scale), small.scale.expand(-1, key.shape[2], 1)
+            tops = small.tops()
+            carry = Carry(last_state.mul_((small.scale - tops[:, -1:]).exp()), tops[:, -1:])
         else:
             outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])

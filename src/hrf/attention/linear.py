@@ -46,7 +46,8 @@ class _Attend(torch.autograd.Function):
         if small := Small.of(blocks, query, key, value):
             by_sign = small.state()
             outputs = small.outputs(by_sign)
-            state, scale = torch.cat([*by_sign], 1), small.scale
+            scale = small.tops()[:, -1:]
+            state = torch.cat([*by_sign], 1).mul_((small.scale - scale).exp())
         else:
             state, scale = _state(blocks, key, value)
             outputs = _outputs(blocks, query, state, scale, moments)
