@@ -130,6 +130,15 @@ def test_empty_sequences(is_causal):
 
 @every_map
 @both_ways
+def test_empty_batches_and_values(name, is_causal):
+    phi, (q, k, v) = build(name), inputs(2)
+    assert hrf.attention(q[:0], k[:0], v[:0], phi, is_causal=is_causal).shape == (0, 4, 9, 3)
+    out = hrf.attention(q.detach(), k.detach(), v.detach()[..., :0], phi, is_causal=is_causal)
+    assert out.shape == (2, 4, 9, 0)
+
+
+@every_map
+@both_ways
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_finite_for_norms_from_0_to_100(name, is_causal, dtype):
     phi = build(name).float()
@@ -203,6 +212,19 @@ def test_autocast_does_not_reach_inside(is_causal):
     expected = hrf.attention(q, k, v, phi, is_causal=is_causal)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(hrf.attention(q, k, v, phi, is_causal=is_causal), expected)
+
+
+@pytest.mark.parametrize("name", ["positive", "trigonometric", "favor#"])
+@both_ways
+def test_autocast_does_not_reach_the_backward_pass(name, is_causal):
+    phi = build(name).float()
+    q, k, v = (t.detach().float().requires_grad_() for t in inputs(2))
+    outputs = [hrf.attention(q, k, v, phi, is_causal=is_causal) for _ in range(2)]
+    expected = torch.autograd.grad(outputs[0].sum(), (q, k, v))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        received = torch.autograd.grad(outputs[1], (q, k, v), torch.ones_like(outputs[1]))
+    for mine, theirs in zip(received, expected, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def _clustered(**arguments) -> hrf.ClusteredHybrid:

@@ -76,3 +76,21 @@ def test_blocks_change_nothing(phi: hrf.Positive, is_causal: bool, monkeypatch: 
     monkeypatch.setattr(small, "_ROWS", 33)
     parts = hrf.attention(q, k, v, phi, is_causal=is_causal)
     assert (whole - parts).abs().max() <= 300 * torch.finfo(torch.float64).eps * v.abs().max()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_opposite_vectors_at_the_edge(phi: hrf.Positive, is_causal: bool) -> None:
+    """The least sums there are, and large values: nothing overflows in the backward pass."""
+    y = torch.zeros(1, 1, 2, 4)
+    y[..., 0] = 0.99 * math.sqrt(2 * small._SQUARE)
+    v = 1e10 * random(1, 1, 2, 3, seed=2).float()
+    inputs = [u.requires_grad_() for u in (-y, y, v)]
+    assert serves(*inputs[:2], phi)
+    wide = [u.detach().double().requires_grad_() for u in inputs]
+    hrf.attention(*inputs, phi, is_causal=is_causal, scale=1.0).sum().backward()
+    reference.attention(*wide, phi, is_causal=is_causal, scale=1.0).sum().backward()
+    # As above; a gradient is a difference of two terms of size ω Σ|v|.
+    bound = 4 * (4 + 1) * small._EXPONENT * torch.finfo(torch.float32).eps
+    largest = phi.projection.omega.abs().max() * v.detach().abs().sum()
+    for mine, theirs in zip(inputs, wide, strict=True):
+        assert (mine.grad - theirs.grad).abs().max() <= bound * largest

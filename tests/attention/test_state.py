@@ -75,6 +75,16 @@ def test_a_state_can_be_saved_moved_detached_and_reordered(tmp_path):
     torch.testing.assert_close(half.prefill(*rest), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["positive", "trigonometric"])
+def test_autocast_does_not_reach_inside(name):
+    phi, qkv = build(name).float(), [t.detach().float() for t in inputs(2)]
+    states = [hrf.AttentionState(phi) for _ in range(2)]
+    expected = [states[0].prefill(*_cut(qkv, *piece)) for piece in ((0, 6), (6, 9))]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        received = [states[1].prefill(*_cut(qkv, *piece)) for piece in ((0, 6), (6, 9))]
+    assert torch.equal(torch.cat(received, -2), torch.cat(expected, -2))
+
+
 def test_tokens_that_do_not_fit_the_state_are_refused():
     state = hrf.AttentionState(build("positive"))
     state.prefill(*inputs(2))

@@ -66,7 +66,7 @@ def stream(
         root: what multiplies queries and keys.
         ones: add a column of ones to the values.
     """
-    if not (x.shape[-2] and y.shape[-2]):
+    if not (x.numel() and y.numel()):
         yield nothing(x, y, with_ones(values) if ones else values)
         return
     (coefficient,) = feature_map._coefficients()
@@ -79,7 +79,7 @@ def stream(
     scale = scale - math.log(len(codes.weights))
     watched = any(feature_map._watched(u) for u in (x, y, values))
     product = _Product(codes, feature_map._bases(), ones=ones, in_place=not watched)
-    for start, end, total in product(queries, keys, values.reshape(-1, values.shape[-1])):
+    for start, end, total in product(queries, keys, values.flatten(0, -2)):
         yield Features(total.unflatten(0, (end - start, -1)), scale[start:end])
 
 

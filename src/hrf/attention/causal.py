@@ -23,7 +23,7 @@ from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.attention.small import Small
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap, Features, full_precision
 from hrf.features.clustered import ClusteredHybrid
 
 __all__ = ["Carry", "attend", "fixed"]
@@ -130,7 +130,8 @@ class _Attend(torch.autograd.Function):
     ) -> Any:
         if fresh and (small := Small.of(blocks, query, key, value)):
             outputs, last_state = small.causal(_CHUNK)
-            carry, tops = Carry(last_state, small.scale), small.scale.expand(-1, key.shape[2], 1)
+            tops = small.tops()
+            carry = Carry(last_state.mul_((small.scale - tops[:, -1:]).exp()), tops[:, -1:])
         else:
             outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
@@ -143,6 +144,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @full_precision
     def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
         query, key, value, state, scale, tops, *rest = ctx.saved_tensors

@@ -23,7 +23,7 @@ from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.attention.small import Small
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap, Features, full_precision
 
 __all__ = ["attend"]
 
@@ -46,7 +46,8 @@ class _Attend(torch.autograd.Function):
         if small := Small.of(blocks, query, key, value):
             by_sign = small.state()
             outputs = small.outputs(by_sign)
-            state, scale = torch.cat([*by_sign], 1), small.scale
+            scale = small.tops()[:, -1:]
+            state = torch.cat([*by_sign], 1).mul_((small.scale - scale).exp())
         else:
             state, scale = _state(blocks, key, value)
             outputs = _outputs(blocks, query, state, scale, moments)
@@ -58,6 +59,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @full_precision
     def backward(ctx: Any, grad: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
         query, key, value, state, scale, *rest = ctx.saved_tensors

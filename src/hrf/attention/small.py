@@ -120,6 +120,11 @@ class Small(NamedTuple):
             outputs.divide(slice(None), rows, sums)
         return outputs.settled(self.query_log_scale), torch.cat([*states], 2).mT.contiguous()
 
+    def tops(self) -> Tensor:
+        """Log scales for the backward pass, where the largest factor of the keys so far is 1: ``(N, S, 1)``."""
+        weights = self.value[..., -1:]
+        return weights.clamp(min=torch.finfo(weights.dtype).tiny).log_().cummax(1).values.add_(self.scale)
+
     def _blocks(self, u: Tensor) -> Iterator[tuple[slice, slice]]:
         """Elements and rows of ``u (N, L, d)`` whose features are made together."""
         n, rows = self._size(u)

@@ -12,7 +12,7 @@ from typing_extensions import Self
 from hrf.attention import causal
 from hrf.attention.denominator import Denominator, key_moments, per_row
 from hrf.attention.inputs import check, uncompiled
-from hrf.features.base import FeatureMap
+from hrf.features.base import FeatureMap, full_precision
 
 __all__ = ["AttentionState"]
 
@@ -47,6 +47,7 @@ class AttentionState:
         self._tensors: dict[str, Tensor] = {}
 
     @uncompiled
+    @full_precision
     def prefill(
         self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None = None
     ) -> Tensor:

@@ -35,12 +35,12 @@ def full_precision(method: Callable[..., Result]) -> Callable[..., Result]:
     """Switch autocast off inside a method: half precision cannot carry an exponential."""
 
     @functools.wraps(method)
-    def wrapped(self: Linearised, x: Tensor, *others: Tensor) -> Result:
+    def wrapped(self: Any, x: Tensor, *others: Any, **options: Any) -> Result:
         device = getattr(x, "device", torch.device("cpu")).type
         if not torch.is_autocast_enabled(device):
-            return method(self, x, *others)
+            return method(self, x, *others, **options)
         with torch.autocast(device, enabled=False):
-            return method(self, x, *others)
+            return method(self, x, *others, **options)
 
     return wrapped
 

@@ -24,10 +24,17 @@ def booleans(mask: Tensor, name: str) -> Tensor:
     return ignored
 
 
-def causal(attn_mask: Tensor | None, is_causal: bool) -> bool:
-    """Whether attention is causal, by the flag or by the mask; an error for any other mask."""
+def causal(attn_mask: Tensor | None, is_causal: bool, shape: tuple[int, int, int]) -> bool:
+    """Whether attention is causal, by the flag or by the mask; an error for any other mask.
+
+    ``shape`` is that of the weights, ``(N·H, L, S)``.
+    """
     if attn_mask is None:
         return is_causal
+    if tuple(attn_mask.shape) not in (shape, shape[1:]):
+        raise ValueError(
+            f"attn_mask has shape {tuple(attn_mask.shape)}; expected {shape[1:]}, or {shape} with one for each head"
+        )
     future = torch.ones(attn_mask.shape[-2:], dtype=torch.bool, device=attn_mask.device).triu(1)
     if not bool((booleans(attn_mask, "attn_mask") == future).all()):
         raise ValueError(

@@ -165,7 +165,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             v = drop_keys(v, self.dropout)
         self._redraw_if_due()
         options: dict[str, Any] = {
-            "is_causal": causal(attn_mask, is_causal),
+            "is_causal": causal(attn_mask, is_causal, (q.shape[:-2].numel(), q.shape[-2], k.shape[-2])),
             "key_padding_mask": None
             if key_padding_mask is None
             else booleans(key_padding_mask, "key_padding_mask"),

@@ -52,7 +52,7 @@ def stream(
         ones: add a column of ones to the values.
     """
     values = with_ones(values) if ones else values
-    if not (x.shape[-2] and y.shape[-2]):
+    if not (x.numel() and y.numel()):
         yield nothing(x, y, values)
         return
     x, y = x * root, y * root
@@ -63,7 +63,7 @@ def stream(
         for table in (feature_map.exact, feature_map.served)
     )
     estimated = None if exact is None else ~exact
-    flat = values.reshape(-1, values.shape[-1])
+    flat = values.flatten(0, -2)
     arguments = queries, keys, flat, feature_map
     base = Pairs if feature_map._per_pair else _Residuals
     engines: list[Engine] = [base(*arguments, _both(served, estimated))]
