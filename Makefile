@@ -44,7 +44,7 @@ unit: $(VENV)/.installed   ## the tests alone
 test: lint types unit      ## what CI runs
 
 docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 	$(BIN)/python -m benchmarks --out $(OUT)
