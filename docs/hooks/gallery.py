@@ -31,7 +31,7 @@ _VERDICTS = {
     "beyond": "**+ not in the paper**{ .open }",
 }
 _KEYS = ("experiment", "title", "claims", "timings", "command")
-_CLAIM_KEYS = ("claim", "paper", "ours", "verdict", "sentence")
+_CLAIM_KEYS = ("claim", "paper", "ours", "verdict", "sentence", "matching")
 
 
 def gallery(folder: Path) -> str:
@@ -71,7 +71,8 @@ def _claims(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cells(claim: dict[str, Any]) -> list[str]:
-    return [_VERDICTS[claim["verdict"]], claim["claim"], claim["paper"], claim["ours"]]
+    words = f"{claim['claim']} *At {claim['matching']}.*" if claim["matching"] else claim["claim"]
+    return [_VERDICTS[claim["verdict"]], words, claim["paper"], claim["ours"]]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
