@@ -238,6 +238,16 @@ def test_every_parameter_gets_a_gradient():
         assert parameter.grad.abs().sum() > 0, name
 
 
+@pytest.mark.parametrize("widths", [{}, {"kdim": 9, "vdim": 8}])
+def test_parameters_can_be_drawn_again(widths):
+    layers = pair(**widths)
+    for layer in layers:
+        torch.manual_seed(1)
+        layer._reset_parameters()
+    for name, parameter in layers[0].named_parameters():
+        assert torch.equal(layers[1].get_parameter(name), parameter)
+
+
 def test_redraws_are_counted_in_training_only():
     layer = hrf.nn.MultiheadAttention(WIDTH, HEADS, feature_map=positive, redraw_every=2)
     x, seen = torch.randn(LENGTH, WIDTH), []

@@ -61,6 +61,11 @@ def test_bad_input_is_refused_in_words(arguments, options, error, says):
         hrf.attention(*arguments, build("positive"), **options)
 
 
+def test_a_name_is_no_map():
+    with pytest.raises(TypeError, match="feature_map is 'positive'; expected a FeatureMap"):
+        hrf.attention(Q, K, V, "positive")
+
+
 def test_wrong_number_of_heads_is_refused():
     with pytest.raises(ValueError, match="query has 4 heads, the map has 3"):
         hrf.attention(Q, K, V, build("positive", heads=3))

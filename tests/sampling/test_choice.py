@@ -32,3 +32,9 @@ def test_products_with_chosen_rows(n_rows):
     index[0] = 2
     expected = torch.einsum("nd,njd->nj", x, rows[index])
     torch.testing.assert_close(choice.chosen_products(x, rows, index), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_products_on_other_devices_have_the_same_shape():
+    x, rows = torch.empty(6, 5, device="meta"), torch.empty(50, 5, device="meta")
+    index = torch.empty(6, 8, dtype=torch.long, device="meta")
+    assert choice.chosen_products(x, rows, index).shape == (6, 8)

@@ -98,6 +98,8 @@ def check(
             raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
         if tensor.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
+    if not isinstance(feature_map, FeatureMap):
+        raise TypeError(f"feature_map is {feature_map!r}; expected a FeatureMap, such as hrf.Positive")
     _check_shapes(query, key, value, feature_map)
     length, keys = query.shape[-2], key.shape[-2]
     if paired and length != keys:

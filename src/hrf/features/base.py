@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -28,19 +28,21 @@ Side = Literal["query", "key"]
 # Row by row what the features are made of, ``(..., L, ·)`` each; what a map does without is None.
 Rows = list[Tensor | None]
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-def full_precision(method: Callable[..., Result]) -> Callable[..., Result]:
+def full_precision(method: Callable[P, Result]) -> Callable[P, Result]:
     """Switch autocast off inside a method: half precision cannot carry an exponential."""
 
     @functools.wraps(method)
-    def wrapped(self: Any, x: Tensor, *others: Any, **options: Any) -> Result:
-        device = getattr(x, "device", torch.device("cpu")).type
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Result:
+        first = next(iter((*args[1:], *kwargs.values())), None)  # after self
+        device = getattr(first, "device", torch.device("cpu")).type
         if not torch.is_autocast_enabled(device):
-            return method(self, x, *others, **options)
+            return method(*args, **kwargs)
         with torch.autocast(device, enabled=False):
-            return method(self, x, *others, **options)
+            return method(*args, **kwargs)
 
     return wrapped
 

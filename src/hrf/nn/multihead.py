@@ -94,8 +94,6 @@ class MultiheadAttention(nn.MultiheadAttention):
             device=device,
             dtype=dtype,
         )
-        # PyTorch's encoder layers compute exact attention from our parameters, past `forward`, if this is True.
-        self._qkv_same_embed_dim = False
         if redraw_every is not None:
             check_count("redraw_every", redraw_every)
         self.normalize, self.redraw_every = normalize, redraw_every
@@ -188,6 +186,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         projected = (F.linear(*each) for each in zip(inputs, weights, biases, strict=True))
         return [u.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2) for u in projected]
+
+    def _reset_parameters(self) -> None:
+        """Draw the parameters, as the constructor of PyTorch's layer does."""
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
+        # PyTorch's encoder layers compute exact attention from our parameters, past `forward`, if this is True.
+        self._qkv_same_embed_dim = False
 
     def _redraw_if_due(self) -> None:
         if self.redraw_every is None or not self.training:

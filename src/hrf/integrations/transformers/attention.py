@@ -35,7 +35,8 @@ def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: 
 
     Encoders, decoders and cross-attention, grouped queries, padding and causal masks, generation with a cache. Masks
     and arguments that linear attention cannot honour raise an error. Dropout is that of
-    `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time.
+    `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time, where a model
+    tells its layers (Llama does, GPT-2 does not).
 
     Args:
         name: of the implementation.
