@@ -42,7 +42,9 @@ hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
 _REPRODUCE = """The paper's figures and tables from one command: ours beside the printed values, with a verdict.
 
 NAMES are experiments (see --list), or all. Each writes NAME.json, NAME.png and NAME.html, and index.html has the
-verdicts of all. A run that was interrupted goes on with the parts that are missing.
+verdicts of all. A run that was interrupted goes on with the parts that are missing, and a training with its last
+checkpoint, in $HRF_CHECKPOINTS or ~/.cache/hrf/checkpoints. Language models are trained at the scale of a CPU, and
+with --full at the paper's.
 
 Examples:
 
@@ -188,6 +190,9 @@ def application() -> "typer.Typer":
     def reproduce(
         names: Annotated[list[str] | None, typer.Argument(help="Which experiments, or all.")] = None,
         quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds each.")] = False,
+        full: Annotated[
+            bool, typer.Option("--full", help="The paper's sizes, even where a CPU takes days.")
+        ] = False,
         seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
         out: Annotated[Path, typer.Option(help="Directory for numbers, figures and pages.")] = Path(
             "results"
@@ -199,6 +204,6 @@ def application() -> "typer.Typer":
             if show_list:
                 listing(registry.EXPERIMENTS.values())
                 return
-            run_experiments(registry.chosen(names or []), quick=quick, seed=seed, out=out)
+            run_experiments(registry.chosen(names or []), quick=quick, full=full, seed=seed, out=out)
 
     return app

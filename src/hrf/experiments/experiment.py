@@ -73,11 +73,12 @@ class Experiment(Generic[S]):
         title: what it is about, in one line.
         source: where it stands in the paper.
         full: the settings of the paper.
-        quick: smaller ones, done in seconds; both have a field ``seed``.
+        quick: smaller ones, done in seconds; all have a field ``seed``.
         parts: the work by name; it loads data, so that what is missing is known before the work begins.
         tables: of the results.
         claims: of the paper, judged by the results.
         figure: a ``matplotlib.figure.Figure``.
+        scaled: settings for a CPU, where those of the paper take days: what runs unless it is told otherwise.
     """
 
     name: str
@@ -89,6 +90,15 @@ class Experiment(Generic[S]):
     tables: Callable[[S, Results], list[Table]]
     claims: Callable[[S, Results], list[Claim]]
     figure: Callable[[S, Results], Any]
+    scaled: S | None = None
+
+    def settings(self, *, quick: bool = False, full: bool = False) -> S:
+        """The ones asked for."""
+        if quick and full:
+            raise ValueError("both quick and full settings are asked for; expected one of them at most")
+        if quick:
+            return self.quick
+        return self.full if full or self.scaled is None else self.scaled
 
 
 def run(

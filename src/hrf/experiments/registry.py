@@ -12,7 +12,9 @@ from hrf.experiments import (
     max_relative_error,
     mse_surface,
     pointwise,
+    ptb_metrics,
     uci,
+    wikitext2_metrics,
 )
 from hrf.experiments.experiment import Experiment
 
@@ -20,7 +22,17 @@ __all__ = ["EXPERIMENTS", "chosen"]
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (mse_surface, lambda_estimates, max_relative_error, pointwise, uci, clustering, cost)
+    for module in (
+        mse_surface,
+        lambda_estimates,
+        max_relative_error,
+        pointwise,
+        uci,
+        clustering,
+        cost,
+        ptb_metrics,
+        wikitext2_metrics,
+    )
 }
 
 

@@ -20,7 +20,9 @@ from hrf.reproduction.terminal import show
 __all__ = ["record", "reproduce"]
 
 
-def reproduce(experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int, out: Path) -> None:
+def reproduce(
+    experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int, out: Path, full: bool = False
+) -> None:
     """Run the experiments, print what they say and write their files to ``out``.
 
     Args:
@@ -28,8 +30,9 @@ def reproduce(experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int,
         quick: with their small settings.
         seed: of everything random.
         out: a directory, made if it is missing. Parts of a run that is interrupted are kept in it.
+        full: with the paper's settings, where the ones for a CPU are smaller.
     """
-    settings = [replace(e.quick if quick else e.full, seed=seed) for e in experiments]
+    settings = [replace(e.settings(quick=quick, full=full), seed=seed) for e in experiments]
     # Data that are missing are missed before any work is done.
     parts = [e.parts(s) for e, s in zip(experiments, settings, strict=True)]
     folder(out)
@@ -38,7 +41,7 @@ def reproduce(experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int,
         with progress("parts") as advance:
             results = run(work, advance, kept)
         claims, tables = experiment.claims(chosen, results), experiment.tables(chosen, results)
-        data = record(experiment, chosen, results, claims, quick)
+        data = record(experiment, chosen, results, claims)
         drawing = _small(png(experiment.figure(chosen, results), dpi=120))
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         files = {
@@ -54,16 +57,20 @@ def reproduce(experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int,
 
 
 def record(
-    experiment: Experiment[Any], settings: Any, results: Results, claims: Sequence[Claim], quick: bool
+    experiment: Experiment[Any], settings: Any, results: Results, claims: Sequence[Claim]
 ) -> dict[str, Any]:
     """All of a run for JSON. What a clock measured stands under ``timings``; the rest is of the seed alone."""
+    sizes = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}
+    size = next(
+        o for o, s in sizes.items() if replace(experiment.settings(**s), seed=settings.seed) == settings
+    )
     seed = f" --seed {settings.seed}" if settings.seed else ""
     stored = [asdict(claim) for claim in claims]
     return {
         "experiment": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
-        "command": f"hrf reproduce {experiment.name}{' --quick' if quick else ''}{seed}",
+        "command": f"hrf reproduce {experiment.name}{size}{seed}",
         "settings": asdict(settings),
         "versions": versions(),
         "claims": [claim for claim in stored if not claim["measured"]],
