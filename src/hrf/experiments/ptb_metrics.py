@@ -20,7 +20,7 @@ EXPERIMENT = experiment(
             "penn_treebank",
             width=32,
             epochs=2,
-            learning_rate=1e-2,
+            learning_rate=3e-3,
             words=10_000,
             judged_words=2_000,
             dropout=0.2,

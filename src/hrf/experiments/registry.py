@@ -13,6 +13,7 @@ from hrf.experiments import (
     mse_surface,
     pointwise,
     ptb_metrics,
+    sampled_softmax,
     uci,
     wikitext2_metrics,
 )
@@ -32,6 +33,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         cost,
         ptb_metrics,
         wikitext2_metrics,
+        sampled_softmax,
     )
 }
 

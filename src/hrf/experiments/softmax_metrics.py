@@ -181,8 +181,8 @@ def _most_accurate(settings: Settings, results: Results, matching: str) -> Claim
         ours=ours,
         verdict="holds" if sum(count.values()) == 2 * total else "partly" if any(count.values()) else "fails",
         matching=matching,
-        sentence=f"With {matching} the better hybrid beats both bases in Wasserstein distance at {count['wasserstein']} "
-        f"and in KS at {count['ks']} of {total} sizes; it has {_text(min(gaps))} to {_text(max(gaps))} of "
+        sentence=f"With {matching} the better hybrid beats both bases in Wasserstein distance at "
+        f"{count['wasserstein']} and in KS at {count['ks']} of {total} sizes; it has {_text(min(gaps))} to {_text(max(gaps))} of "
         "the better base's distance.",
     )
 
@@ -338,8 +338,8 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"LSTM with {settings.training.width} units on {settings.training.text.replace('_', ' ')}, "
         f"{settings.training.epochs} epochs, test perplexity {_text(results['model']['test perplexity'])}; "
         f"{settings.queries} queries, {settings.redraws} redraws\n"
-        f"Bands: one deviation over redraws. Hollow circles: the paper's. Hybrids with {MATCHINGS[0]}; fitted maps "
-        "have D projections, the separable one D clusters. Grey: the uniform distribution",
+        f"Bands: range over redraws. Hollow circles: the paper's. Dotted: the uniform distribution. Hybrids with "
+        f"{MATCHINGS[0]};\nfitted maps (dashed) have D projections, the separable one D clusters",
     )
     above, below = drawing.subfigures(2, 1, height_ratios=[1, 1.8])
     top = above.subplots(1, 3)
@@ -378,7 +378,7 @@ def _draw_metric(
     for name in names:
         colour = (COLOURS | _OTHERS)[name]
         found = [_found(results, name, D, metric) for D in settings.features]
-        means, spreads = [statistics.fmean(v) for v in found], [_spread(v) for v in found]
+        means = [statistics.fmean(values) for values in found]
         if metric == "negative" and not any(means):
             continue
         axes.plot(
@@ -391,16 +391,18 @@ def _draw_metric(
             linestyle="--" if name in FITTED else "-",
             label=name,
         )
-        low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+        low, high = ([end(values) for values in found] for end in (min, max))
         axes.fill_between(settings.features, low, high, color=colour, alpha=0.2, linewidth=0)
         if name in printed:
             theirs = [
                 (D, v) for D, (v, _) in zip(SIZES, printed[name], strict=True) if D in settings.features
             ]
             axes.plot(*zip(*theirs, strict=True), "o", mfc="none", mec=colour, markersize=8, alpha=0.8)
-    if metric != "negative":
-        axes.axhline(metric_means(results[UNIFORM])[metric], color=GREY, linewidth=1, linestyle=":")
-    axes.set_ylim(bottom=0)
+    if metric == "negative":
+        axes.set_ylim(bottom=0)
+    else:
+        axes.axhline(metric_means(results[UNIFORM])[metric], color=GREY, linewidth=1.2, linestyle=":")
+        log_axis(axes)
     axes.set_xscale("log", base=2)
     axes.set_xticks(settings.features, [f"{D}" for D in settings.features])
     axes.set_xlabel("D")

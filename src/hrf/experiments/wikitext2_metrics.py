@@ -36,7 +36,7 @@ EXPERIMENT = experiment(
             "wikitext2",
             width=32,
             epochs=2,
-            learning_rate=1e-2,
+            learning_rate=3e-3,
             temperature=6.0,
             length_penalty=2.0,
             words=10_000,
