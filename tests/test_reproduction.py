@@ -3,13 +3,15 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from hrf import cli
+from experiments import made_up
+from hrf import cli, datasets
 from hrf.experiments import lambda_estimates, registry
 from hrf.experiments.registry import EXPERIMENTS
 from hrf.reproduction.kept import Kept
@@ -37,10 +39,13 @@ def boston(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory, boston):
-    """All experiments, quickly."""
+    """All experiments, quickly, on data that are made up."""
     out = tmp_path_factory.mktemp("all")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HRF_DATA", str(boston))
+        patch.setenv("HRF_CHECKPOINTS", str(tmp_path_factory.mktemp("checkpoints")))
+        for name in ("penn_treebank", "wikitext2"):
+            patch.setattr(datasets, name, partial(made_up.corpus, 200))
         result = run("all", "--quick", "--out", str(out))
     assert result.exit_code == 0, result.output
     return result, out
@@ -62,7 +67,7 @@ def test_all_write_numbers_a_figure_and_a_page(everything):
     assert {path.name for path in out.iterdir()} == expected | {"index.html"}
     for name, experiment in EXPERIMENTS.items():
         data = stored(out / f"{name}.json")
-        assert data["settings"] == json.loads(json.dumps(experiment.quick.__dict__))
+        assert data["settings"] == json.loads(json.dumps(asdict(experiment.quick)))
         assert data["command"] == f"hrf reproduce {name} --quick"
         assert list(data) == [
             "experiment", "title", "source", "command", "settings", "versions", "claims", "results", "timings",
@@ -118,6 +123,19 @@ def test_another_seed_gives_other_draws(tiny, tmp_path):
     key = "angular, n = 2, iid"
     assert files[0]["results"][key]["mean"]["exact"] == files[1]["results"][key]["mean"]["exact"]
     assert files[0]["results"][key]["mean"]["seen"] != files[1]["results"][key]["mean"]["seen"]
+
+
+def test_full_settings_are_the_papers_where_others_are_smaller(tiny, tmp_path, monkeypatch):
+    scaled = replace(tiny, full=replace(TINY, angles=8), scaled=TINY, quick=replace(TINY, angles=2))
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", scaled)
+    for options, angles in (([], 4), (["--full"], 8), (["--quick"], 2)):
+        assert run("lambda", *options, "--out", str(tmp_path)).exit_code == 0
+        data = stored(tmp_path / "lambda.json")
+        assert data["settings"]["angles"] == angles
+        assert data["command"] == " ".join(["hrf reproduce lambda", *options])
+    result = run("lambda", "--quick", "--full", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == "hrf: both quick and full settings are asked for; expected one of them at most\n"
 
 
 def interrupted(experiment, after: int):

@@ -22,7 +22,7 @@ def scaled_down(settings: Any, full: Any) -> list[Table]:
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in settings.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return found

@@ -182,7 +182,8 @@ def _most_accurate(settings: Settings, results: Results, matching: str) -> Claim
         verdict="holds" if sum(count.values()) == 2 * total else "partly" if any(count.values()) else "fails",
         matching=matching,
         sentence=f"With {matching} the better hybrid beats both bases in Wasserstein distance at "
-        f"{count['wasserstein']} and in KS at {count['ks']} of {total} sizes; it has {_text(min(gaps))} to {_text(max(gaps))} of "
+        f"{count['wasserstein']} and in KS at {count['ks']} of {total} sizes; it has {_text(min(gaps))} to "
+        f"{_text(max(gaps))} of "
         "the better base's distance.",
     )
 
@@ -341,7 +342,8 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"Bands: range over redraws. Hollow circles: the paper's. Dotted: the uniform distribution. Hybrids with "
         f"{MATCHINGS[0]};\nfitted maps (dashed) have D projections, the separable one D clusters",
     )
-    above, below = drawing.subfigures(2, 1, height_ratios=[1, 1.8])
+    halves: Any = drawing.subfigures(2, 1, height_ratios=[1, 1.8])
+    above, below = halves
     top = above.subplots(1, 3)
     _draw_training(top[0], settings, results)
     for axes, side, colour in zip(top[1:], ("queries", "keys"), ("#0072B2", "#D55E00"), strict=True):

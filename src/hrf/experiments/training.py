@@ -100,7 +100,7 @@ class Trainer:
             loss, self._state = batch_loss(
                 self.training, self.model, self._sampled, self._text[step], self._state
             )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
             self._optimizer.step()
         self._step = end
