@@ -21,19 +21,16 @@ from hrf.experiments.softmax_metrics_measure import (
     parts,
 )
 from hrf.experiments.softmax_metrics_table import METRICS, PRINTED, PRINTED_PERPLEXITY, SIZES
-from hrf.experiments.words import capital, number_text
+from hrf.experiments.words import number_text
 
 __all__ = ["experiment"]
 
 _OTHERS = {"fitted": "#56B4E9", "clustered": "#8C564B", "separable": "#7F7F7F"}
 _PAIRS = ("wasserstein", "ks")
-_NOTES = {
-    "FAVOR++": "FAVOR++",
-    "FAVOR#": "FAVOR#",
-    "fitted": "positive features with a fitted matrix about the means",
-    "clustered": "clusters with features of the residuals",
-    "separable": "D clusters a side, no randomness",
-}
+_NOTE = (
+    "Fitted is short for positive features with a fitted matrix about the means, clustered for features of the "
+    "residuals of cluster centres, separable for D clusters a side and no randomness."
+)
 
 
 def experiment(
@@ -314,7 +311,7 @@ def _beyond(settings: Settings, results: Results) -> Claim:
         verdict="beyond",
         matching=f"D = {D}, hybrids at any",
         sentence=f"{outcome[sum(wins)]}, at D = {D} against the best of bases and hybrids: {'; '.join(texts)}. "
-        f"({capital(', '.join(f'{name}: {note}' for name, note in _NOTES.items() if name != note))}.)",
+        f"{_NOTE}",
     )
 
 
