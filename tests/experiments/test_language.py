@@ -11,6 +11,7 @@ from scipy.stats import wasserstein_distance
 
 from experiments import made_up
 from hrf import datasets
+from hrf.datasets import text as files
 from hrf.experiments import ptb_metrics, sampled_softmax, wikitext2_metrics
 from hrf.experiments import sampled_softmax_measure as drawing
 from hrf.experiments import softmax_metrics_measure as measure
@@ -98,7 +99,7 @@ def test_tables_claims_and_figures(measured):
 
 
 def test_a_trained_model_is_not_trained_again(monkeypatch):
-    settings = replace(ptb_metrics.EXPERIMENT.quick, redraws=1, features=(64,), fitted_queries=64, queries=8)
+    settings = replace(ptb_metrics.EXPERIMENT.quick, redraws=1, features=(64,), fitted=64, queries=8)
     results = run(ptb_metrics.EXPERIMENT.parts(settings))
     monkeypatch.setattr(
         "hrf.experiments.training.Trainer._advance", lambda self: pytest.fail("trained again")
@@ -188,3 +189,16 @@ def test_what_is_scaled_down_is_said():
         (table,) = scaled_down(experiment.settings(), experiment.full)
         assert "training.epochs" in {row[0] for row in table.rows}
         assert scaled_down(replace(experiment.full, seed=3), experiment.full) == []
+
+
+@pytest.mark.parametrize("experiment", [*METRICS, sampled_softmax.EXPERIMENT], ids=lambda e: e.name)
+def test_a_missing_text_is_missed_before_the_work(experiment, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
+    for name, source in files._SOURCES.items():
+        nowhere = (tmp_path / "nowhere-{}").as_uri().replace("%7B%7D", "{}")
+        monkeypatch.setitem(files._SOURCES, name, (nowhere, *source[1:]))
+    with pytest.raises(
+        datasets.MissingData, match=r"is not there and .* cannot be reached .*; set HRF_DATA to"
+    ):
+        experiment.parts(experiment.quick)

@@ -27,7 +27,7 @@ EXPERIMENT = experiment(
         ),
         features=(64, 128),
         queries=32,
-        fitted_queries=256,
+        fitted=256,
         redraws=3,
     ),
 )

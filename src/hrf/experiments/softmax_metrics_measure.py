@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 
 import hrf
 from hrf import datasets
+from hrf.advice.cost import active_width
 from hrf.datasets import Corpus, batches
 from hrf.experiments.estimators import BASES, HYBRIDS, MATCHINGS, Estimator, matched
 from hrf.experiments.experiment import Part
@@ -48,7 +49,7 @@ class Settings:
         features: projections of bases and fitted maps, and the size that hybrids are matched to.
         n_coefficient_projections: n of hybrids.
         queries: of the test text, judged on.
-        fitted_queries: of the validation text.
+        fitted: queries of the validation text, and keys, that maps are fitted to.
         clusters: of queries and of keys in the clustered map; the separable one has D of them.
         redraws: of every map.
         seed: of everything random.
@@ -58,7 +59,7 @@ class Settings:
     features: tuple[int, ...] = SIZES
     n_coefficient_projections: int = 8
     queries: int = 256
-    fitted_queries: int = 2048
+    fitted: int = 4096
     clusters: int = 8
     redraws: int = 10
     seed: int = 0
@@ -126,7 +127,13 @@ class _Lab:
     @cached_property
     def other_queries(self) -> Tensor:
         """Of the validation text, to fit to."""
-        return self._queries(self.corpus.valid, self.settings.fitted_queries)
+        return self._queries(self.corpus.valid, self.settings.fitted)
+
+    @cached_property
+    def other_keys(self) -> Tensor:
+        """Some of them, to fit to."""
+        chosen = torch.randperm(len(self.keys), generator=self._generator())[: self.settings.fitted]
+        return self.keys[chosen]
 
     @torch.no_grad()
     def _queries(self, ids: Tensor, count: int) -> Tensor:
@@ -178,7 +185,7 @@ class _Lab:
 
     def fitted(self, name: str, features: int, generator: Generator) -> hrf.FeatureMap:
         """With D projections, or D clusters a side."""
-        x, y = self.other_queries, self.keys
+        x, y = self.other_queries, self.other_keys
         drawn: dict[str, Any] = {"n_projections": features, "generator": generator}
         if name == "FAVOR++":
             return hrf.OptimalPositive(self.training.width, **drawn).fit(x, y)
@@ -220,7 +227,7 @@ class _Lab:
         """An estimator, over redraws; a map without randomness is met once."""
         generator = self._generator()
         phi = build(generator)
-        found: dict[str, Any] = {"width": phi.feature_dim, "flops": phi.flops()}
+        found: dict[str, Any] = {"width": active_width(phi), "flops": phi.flops()}
         random = any(True for _ in phi._projections())
         for k in range(self.settings.redraws if random else 1):
             if k:

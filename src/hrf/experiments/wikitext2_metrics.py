@@ -46,7 +46,7 @@ EXPERIMENT = experiment(
         ),
         features=(64, 128),
         queries=16,
-        fitted_queries=256,
+        fitted=256,
         redraws=3,
     ),
 )
