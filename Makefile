@@ -4,8 +4,10 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 OUT ?= results
+# A worker a core: threads of their own would fight.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo reproduce test lint types unit docs bench bench-attention-quality example-minilm example-sampled-softmax \
+.PHONY: demo reproduce test test-all lint types unit slow docs bench bench-attention-quality example-minilm example-sampled-softmax \
 	readme clean help
 
 help:            ## this list
@@ -38,10 +40,15 @@ lint: $(VENV)/.installed   ## ruff
 types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed   ## the tests alone
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # a worker a core: threads of their own would fight
+unit: $(VENV)/.installed   ## the tests alone, but for the slow ones
+	$(PYTEST) -m "not slow"
 
-test: lint types unit      ## what CI runs
+slow: $(VENV)/.installed   ## tests that take more than five seconds
+	$(PYTEST) -m slow
+
+test: lint types unit      ## lints, type-checks, tests
+
+test-all: test slow        ## what CI runs
 
 docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -37,8 +37,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def maps(bench: dict[str, Any]) -> str:
     """Ratios of feature maps that have a target."""
     found = [ratio for ratio in bench["groups"]["maps"]["ratios"] if ratio["target"] is not None]
-    rows = [[_sentence(r), f"{r['median']:.2f}", _quartiles(r), _target(r)] for r in found]
-    return table(["65,536 vectors, d = 64, width 256", "ratio", "quartiles", "target"], rows)
+    return _ratios("65,536 vectors, d = 64, width 256", found)
+
+
+def sampling(bench: dict[str, Any]) -> str:
+    """Ratios of draws and of a training step."""
+    found = [r for name in ("sampling", "sampling, training step") for r in bench["groups"][name]["ratios"]]
+    return _ratios("40 classes for each of 700 queries, d = 200, 256 features", found)
 
 
 def attention(bench: dict[str, Any]) -> str:
@@ -88,6 +93,7 @@ def minilm(result: dict[str, Any]) -> str:
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "maps": ("bench.json", maps),
     "attention": ("bench.json", attention),
+    "sampling": ("bench.json", sampling),
     "quality": ("attention_quality.json", quality),
     "minilm": ("minilm.json", minilm),
 }
@@ -104,6 +110,11 @@ def filled(text: str, results: Path) -> str:
     return text
 
 
+def _ratios(heading: str, ratios: Sequence[dict[str, Any]]) -> str:
+    rows = [[_sentence(r), f"{r['median']:.2f}", _quartiles(r), _target(r)] for r in ratios]
+    return table([heading, "ratio", "quartiles", "target"], rows)
+
+
 def _sentence(ratio: dict[str, Any]) -> str:
     words = "times as fast as" if ratio["measure"] == "speed-up" else "times the time of"
     return f"{ratio['case']}, {words} {ratio['against']}"
@@ -114,6 +125,8 @@ def _quartiles(ratio: dict[str, Any]) -> str:
 
 
 def _target(ratio: dict[str, Any]) -> str:
+    if ratio["target"] is None:
+        return ""
     return f"{'≥' if ratio['measure'] == 'speed-up' else '≤'} {ratio['target']:g}"
 
 

@@ -82,7 +82,9 @@ def test_gallery_without_results_says_what_is_missing(tmp_path):
 def test_gallery_shows_each_claim_with_both_values(tmp_path):
     (tmp_path / "cost.json").write_text(json.dumps(RESULT), encoding="utf-8")
     page = gallery(tmp_path)
-    assert "| [cost](#cost) | **✓ holds**{ .holds } | cheaper \\| faster *At equal width.* | 8× | 7× |" in page
+    assert (
+        "| [cost](#cost) | **✓ holds**{ .holds } | cheaper \\| faster *At equal width.* | 8× | 7× |" in page
+    )
     assert "| [cost](#cost) | **✗ fails**{ .fails } | always | yes | no |" in page
     assert "| [cost](#cost) | **◦ in part**{ .open } | on GPUs | - | - |" in page
     assert "](results/cost.png)" in page

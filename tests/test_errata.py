@@ -145,6 +145,7 @@ def test_erratum_01_same_length_mse():
             shown(1, printed, "1.3811")
 
 
+@pytest.mark.slow
 def test_erratum_02_bound_on_the_largest_relative_error():
     """The printed bound is below the exact error for large r; with the lost factor r it holds."""
 
@@ -469,6 +470,7 @@ def test_erratum_13_rate_in_the_number_of_features():
     shown(13, math.sqrt(hybrid[1][0] / hybrid[0][0]), "3.83")
 
 
+@pytest.mark.slow
 def test_erratum_14_pairs_of_similar_flops():
     """(m, n) = (D/8, 8) keeps m·n = D, at a fraction of the operations of D projections."""
 

@@ -108,6 +108,7 @@ def test_haar_blocks_need_the_sign_fix():
     assert abs(estimates.mean() - math.e) <= 5 * estimates.std() / math.sqrt(20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 @gaussian_kinds
 def test_estimates_are_unbiased(kind):
@@ -140,6 +141,7 @@ def test_hadamard_is_biased_in_few_dimensions_and_says_so():
     assert abs(errors[64]) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("kind", ["orthogonal", "simplex", "sobol", "halton"])
 def test_coupled_rows_beat_independent_ones(kind):

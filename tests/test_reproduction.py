@@ -240,7 +240,9 @@ def test_missing_data_are_missed_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setenv("HRF_DATA", str(tmp_path))
     result = run("all", "--quick", "--out", str(tmp_path / "out"))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("hrf: the Boston data are missing: there is no boston-housing/")
+    assert result.stderr.startswith(
+        f"hrf: {tmp_path}/boston-housing/boston_house_prices.csv is not there and OpenML"
+    )
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

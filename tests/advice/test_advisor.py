@@ -144,6 +144,7 @@ def test_scale_is_applied_to_both_sides(easy):
     assert scaled.settings.query_norm == pytest.approx(float(q.square().sum(-1).mean().sqrt()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["flops", "time"])
 def test_other_units(unit):
     advice = hrf.advise(*data.easy(), budget=32, unit=unit, n_redraws=2)

@@ -36,6 +36,7 @@ def the(claims, words):
     return claim
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_max_relative_error():
     settings = max_relative_error.Settings(n_radii=7, draws=2000, drawn_radii=(0.25,))
@@ -191,6 +192,7 @@ def test_boston_is_read_without_prices(boston):
     assert torch.allclose(hrf.datasets.boston(), boston)
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_uci(boston):
     settings = uci_measure.Settings(features=64, radii=(0.5, 1.0), pairs=5, draws=100)

@@ -35,6 +35,7 @@ def test_a_coefficient_is_one_at_its_own_centres_where_the_base_is_exact():
         torch.testing.assert_close(lam.double().estimate(points, keys).flatten()[at].item(), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_unbiased_and_as_wrong_as_predicted():
     phi, draws = fit(), 1500

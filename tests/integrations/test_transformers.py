@@ -497,7 +497,7 @@ def test_maps_that_are_missing(tokens, tmp_path):
 
 def test_unknown_names_and_too_few_batches():
     model = made(bert)
-    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of angular, positive"):
+    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of positive, angular"):
         register("other", "linear")
     with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of clustered, fitted"):
         convert(model, batches(), feature_map="linear")

@@ -48,7 +48,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         normalize: give queries and keys the length 1 (paper, appendix on robotics): logits are then cosines, and
             are not divided by √dim. For training from scratch: it is another function of the same parameters.
         redraw_every: draw ω anew after as many forward passes in training; ``None`` is never. Passes are counted
-            in the buffer ``passes``.
+            in the buffer ``passes``; a pass that activation checkpointing computes again counts again.
         generator: the source of ω; later draws come from PyTorch's global one.
 
     >>> import torch, hrf
