@@ -46,7 +46,8 @@ unit: $(VENV)/.installed   ## the tests alone, but for the slow ones
 slow: $(VENV)/.installed   ## tests that take more than five seconds
 	$(PYTEST) -m slow
 
-test: lint types unit      ## lints, type-checks, tests
+test: lint                 ## lints, type-checks, tests
+	$(MAKE) --no-print-directory -j2 types unit
 
 test-all: test slow        ## what CI runs
 
