@@ -21,7 +21,8 @@ from hrf.attention.small import Small
 def serves(query: Tensor, key: Tensor, phi: hrf.FeatureMap) -> bool:
     inputs = check(query, key, key, phi, paired=False, key_padding_mask=None, scale=1.0).for_map(phi)
     blocks = Blocks.of(inputs, phi, Denominator("clamp"))
-    return Small.of(blocks, inputs.query, inputs.key, inputs.value) is not None
+    engine = Small.of(blocks, inputs.query, inputs.key, inputs.value)
+    return engine is not None and engine.bidirectional() is not None
 
 
 @pytest.fixture
@@ -40,7 +41,8 @@ def test_serves_what_fits(phi: hrf.Positive) -> None:
     x, y = random(1, 2, 5, 4, seed=0), random(1, 2, 5, 4, seed=1)
     assert serves(x, y, phi)
     assert serves(edge(phi, 0.99), y[:, :1], phi)
-    assert not serves(edge(phi, 1.01), y[:, :1], phi)
+    assert not serves(edge(phi, 3), y[:, :1], phi)
+    assert not serves(x[:, :1], edge(phi, 1.01), phi)
     assert not serves(x, y * 2 * math.sqrt(small._SQUARE), phi)
     assert not serves(x[..., :0, :], y, phi)
     assert not serves(x, y, hrf.Trigonometric(4, n_projections=8))

@@ -162,13 +162,13 @@ class Outputs(NamedTuple):
         self.used[of, rows] = sums[..., -1:]
         torch.div(sums[..., :-1], sums[..., -1:], out=self.values[of, rows])
 
-    def settled(self, log_scale: Tensor) -> Outputs:
-        """What `divide` left, with zeros where there were no keys."""
+    def settled(self) -> Outputs:
+        """What `divide` left, with zeros where there were no keys; without its log scale."""
         low = self.used <= 0
         if low.any():
             self.values.masked_fill_(low, 0)
             self.used.masked_fill_(low, torch.inf)
-        return Outputs(self.values, self.used, log_scale, low)
+        return self._replace(low=low)
 
     def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> tuple[Tensor, Tensor]:
         """Gradients of the sums of some rows at ``log_scale``, and of their log scale.

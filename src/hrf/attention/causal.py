@@ -128,10 +128,13 @@ class _Attend(torch.autograd.Function):
         scale: Tensor,
         *learned: Tensor,
     ) -> Any:
-        if fresh and (small := Small.of(blocks, query, key, value)):
-            outputs, last_state = small.causal(_CHUNK)
+        small = Small.of(blocks, query, key, value) if fresh else None
+        if small and (found := small.causal(_CHUNK)):
+            outputs, last_state = found
             tops = small.tops()
-            carry = Carry(last_state.mul_((small.scale - tops[:, -1:]).exp()), tops[:, -1:])
+            carry = Carry(small.scaled(last_state, tops[:, -1:]), tops[:, -1:])
+            if any(ctx.needs_input_grad):
+                outputs = outputs._replace(log_scale=small.query_log_scale())
         else:
             outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])

@@ -43,18 +43,21 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, blocks: Blocks, moments: Tensor, query: Tensor, key: Tensor, value: Tensor, *learned: Tensor
     ) -> Any:
-        if small := Small.of(blocks, query, key, value):
-            by_sign = small.state()
-            outputs = small.outputs(by_sign)
-            scale = small.tops()[:, -1:]
-            state = torch.cat([*by_sign], 1).mul_((small.scale - scale).exp())
+        small = Small.of(blocks, query, key, value)
+        if small and (found := small.bidirectional()):
+            outputs, state = found
+            if any(ctx.needs_input_grad):
+                scale = small.tops()[:, -1:]
+                state = small.scaled(state, scale)
+                outputs = outputs._replace(log_scale=small.query_log_scale())
         else:
             state, scale = _state(blocks, key, value)
             outputs = _outputs(blocks, query, state, scale, moments)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
-        ctx.blocks, ctx.learned = blocks, learned
-        # The backward pass uses the map again: saved here, a redraw in between is an error.
-        ctx.save_for_backward(query, key, value, state, scale, *outputs, *blocks.feature_map.buffers())
+        if any(ctx.needs_input_grad):
+            ctx.blocks, ctx.learned = blocks, learned
+            # The backward pass uses the map again: saved here, a redraw in between is an error.
+            ctx.save_for_backward(query, key, value, state, scale, *outputs, *blocks.feature_map.buffers())
         return outputs.values.unflatten(0, query.shape[:2])
 
     @staticmethod
