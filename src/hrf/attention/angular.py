@@ -291,14 +291,17 @@ class _Product:
         """Features of both bases for the tokens of some rows, after a row of zeros: ``(1 + rows·L, D)``."""
         projected, logs = (t[start:end].flatten(0, 1) for t in (side.projected, side.log_weight))
         table = self._place("table", 1 + len(logs), sum(self.widths), like=logs)
-        places = [None, None] if table is None else table[1:].split(self.widths, -1)
         phi = []
         for k, (base, p) in enumerate(zip(self.bases, _by_base(projected, self.bases), strict=True)):
             real, imag = (
                 p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
             )
             rows = [real, imag, logs[:, k : k + 1], None, p, None]
-            phi.append(base._finish(rows, "query", places[k], places[k]))
+            # Not in the table: on part of its columns, exponentials are far slower.
+            scratch = self._place("scratch", len(p), self.widths[k], like=p)
+            phi.append(base._finish(rows, "query", scratch, scratch))
+            if table is not None:
+                table[1:, k * self.widths[0] :][:, : self.widths[k]] = phi[-1]
         if table is None:
             return pad(torch.cat(phi, -1), (0, 0, 1, 0))
         table[0] = 0

@@ -157,19 +157,6 @@ class Outputs(NamedTuple):
         self.used[:, rows], self.log_scale[:, rows], self.low[:, rows] = used, sums.log_scale, low
         torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
 
-    def divide(self, of: slice, rows: slice, sums: Tensor) -> None:
-        """Divide the sums of some rows of the elements ``of`` whose denominators are known to be positive."""
-        self.used[of, rows] = sums[..., -1:]
-        torch.div(sums[..., :-1], sums[..., -1:], out=self.values[of, rows])
-
-    def settled(self) -> Outputs:
-        """What `divide` left, with zeros where there were no keys; without its log scale."""
-        low = self.used <= 0
-        if low.any():
-            self.values.masked_fill_(low, 0)
-            self.used.masked_fill_(low, torch.inf)
-        return self._replace(low=low)
-
     def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> tuple[Tensor, Tensor]:
         """Gradients of the sums of some rows at ``log_scale``, and of their log scale.
 

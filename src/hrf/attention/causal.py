@@ -130,9 +130,9 @@ class _Attend(torch.autograd.Function):
     ) -> Any:
         small = Small.of(blocks, query, key, value) if fresh else None
         if small and (found := small.causal(_CHUNK)):
-            outputs, last_state = found
+            outputs, states = found
             tops = small.tops()
-            carry = Carry(small.scaled(last_state, tops[:, -1:]), tops[:, -1:])
+            carry = Carry(small.joined(states, tops[:, -1:]), tops[:, -1:])
             if any(ctx.needs_input_grad):
                 outputs = outputs._replace(log_scale=small.query_log_scale())
         else:

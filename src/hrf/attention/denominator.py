@@ -90,8 +90,8 @@ class Denominator:
 
     def count(self, low: Tensor, keys: Tensor) -> None:
         """Count what `settle` found, given the number of keys each row sees; refuse to go on if that is the rule."""
-        seen = (keys > 0).expand_as(low)
-        rows, clamped = seen.sum(), (low & seen).sum()
+        seen = keys > 0
+        rows, clamped = seen.sum() * (low.numel() // max(1, seen.numel())), (low & seen).sum()
         self._rows, self._clamped = self._rows.to(rows.device) + rows, self._clamped.to(rows.device) + clamped
         if self.rule == "raise" and clamped:
             raise ValueError(
@@ -120,7 +120,7 @@ def total_moments(inputs: Inputs, feature_map: FeatureMap) -> Tensor:
 def _terms(inputs: Inputs, feature_map: FeatureMap) -> list[Tensor]:
     """The columns of `key_moments` for keys that are not scaled: column k has to be, by root^k."""
     y = inputs.key.to(inputs.dtype)
-    terms = [torch.ones_like(y[..., :1])]
+    terms = [y.new_ones(()).expand(*y.shape[:-1], 1)]
     if not feature_map.nonnegative:
         terms.append(y)
         if feature_map.kernel == "gaussian":

@@ -45,10 +45,10 @@ class _Attend(torch.autograd.Function):
     ) -> Any:
         small = Small.of(blocks, query, key, value)
         if small and (found := small.bidirectional()):
-            outputs, state = found
+            outputs, states = found
             if any(ctx.needs_input_grad):
                 scale = small.tops()[:, -1:]
-                state = small.scaled(state, scale)
+                state = small.joined(states, scale)
                 outputs = outputs._replace(log_scale=small.query_log_scale())
         else:
             state, scale = _state(blocks, key, value)
