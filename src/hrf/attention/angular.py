@@ -74,11 +74,12 @@ def stream(
     queries = _Side.of(x, "query", feature_map, codes, root, None)
     keys = _Side.of(y, "key", feature_map, codes, root, keep)
     scale = x.new_zeros(1, 1, 1).expand(*queries.log_weight.shape[:2], 1)
-    if not (queries.small and keys.small):
+    small = queries.small and keys.small
+    if not small:
         queries, keys, scale = _scaled(queries, keys, feature_map._bases(), codes)
     scale = scale - math.log(len(codes.weights))
     watched = any(feature_map._watched(u) for u in (x, y, values))
-    product = _Product(codes, feature_map._bases(), ones=ones, in_place=not watched)
+    product = _Product(codes, feature_map._bases(), ones=ones, small=small, in_place=not watched)
     for start, end, total in product(queries, keys, values.flatten(0, -2)):
         yield Features(total.unflatten(0, (end - start, -1)), scale[start:end])
 
@@ -215,8 +216,8 @@ def _largest(numbers: Tensor) -> float:
 class _Product:
     """Queries times (keys times values), some rows at a time."""
 
-    def __init__(self, codes: _Codes, bases: list[Any], *, ones: bool, in_place: bool) -> None:
-        self.codes, self.bases, self.ones, self.in_place = codes, bases, ones, in_place
+    def __init__(self, codes: _Codes, bases: list[Any], *, ones: bool, small: bool, in_place: bool) -> None:
+        self.codes, self.bases, self.ones, self.small, self.in_place = codes, bases, ones, small, in_place
         self.widths = [base.feature_dim for base in bases]
         self.places: defaultdict[str, Place] = defaultdict(Place)
 
@@ -290,22 +291,23 @@ class _Product:
     def _features(self, side: _Side, start: int, end: int) -> Tensor:
         """Features of both bases for the tokens of some rows, after a row of zeros: ``(1 + rows·L, D)``."""
         projected, logs = (t[start:end].flatten(0, 1) for t in (side.projected, side.log_weight))
+        projected = projected.contiguous()  # or exponentials are far slower
         table = self._place("table", 1 + len(logs), sum(self.widths), like=logs)
+        by_base = _by_base(projected, self.bases)
+        if table is not None and self.small:
+            for base, p, log, place in zip(
+                self.bases, by_base, logs.split(1, -1), table[1:].split(self.widths, -1), strict=True
+            ):
+                base._fill(p, log, place)
+            table[0] = 0
+            return table
         phi = []
-        for k, (base, p) in enumerate(zip(self.bases, _by_base(projected, self.bases), strict=True)):
+        for k, (base, p) in enumerate(zip(self.bases, by_base, strict=True)):
             real, imag = (
                 p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
             )
-            rows = [real, imag, logs[:, k : k + 1], None, p, None]
-            # Not in the table: on part of its columns, exponentials are far slower.
-            scratch = self._place("scratch", len(p), self.widths[k], like=p)
-            phi.append(base._finish(rows, "query", scratch, scratch))
-            if table is not None:
-                table[1:, k * self.widths[0] :][:, : self.widths[k]] = phi[-1]
-        if table is None:
-            return pad(torch.cat(phi, -1), (0, 0, 1, 0))
-        table[0] = 0
-        return table
+            phi.append(base._finish([real, imag, logs[:, k : k + 1], None, p, None], "query"))
+        return pad(torch.cat(phi, -1), (0, 0, 1, 0))
 
 
 def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
