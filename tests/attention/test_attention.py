@@ -79,6 +79,16 @@ def test_scale_and_batch_axes(is_causal):
     torch.testing.assert_close(hrf.attention(q, k, v, phi, is_causal=is_causal)[1, 2], alone)
 
 
+@pytest.mark.parametrize("name", ["trigonometric", "partly exact moments"])
+@both_ways
+def test_where_denominators_are_clamped(name, is_causal):
+    q, k, v = inputs(2)
+    assert_equals_reference(q, k, v, build(name), is_causal=is_causal, scale=9.0)
+    rule = hrf.Denominator()
+    hrf.attention(q, k, v, build(name), is_causal=is_causal, scale=9.0, denominator=rule)
+    assert 0 < rule.clamped < rule.rows
+
+
 @every_map
 def test_a_later_key_changes_nothing(name):
     q, k, v = (t.detach() for t in inputs(2))

@@ -168,7 +168,7 @@ MAPS: dict[str, Factory] = {
 _SHRINKAGE = torch.tensor(0.4, dtype=torch.float64)
 _DIAGONAL = torch.tensor([[True, False], [False, True]])
 _FIRST = torch.tensor([[True, False], [False, False]])
-_COLUMN = torch.tensor([[True, False], [True, False]])  # nothing is left to estimate for the keys of a cluster
+_COLUMN = torch.tensor([[True, False], [True, False]])  # keys of which nothing is estimated
 
 # Maps with pairs of clusters that are exact: these have no features, but attention serves them.
 PARTLY_EXACT: dict[str, Factory] = {

@@ -89,8 +89,9 @@ def attend(
     state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in (carry.state, carry.scale))
     learned = [p for p in feature_map.parameters() if p.requires_grad]
     tensors = inputs.query, inputs.key, inputs.value, state, scale, *(known or (None, None))
-    out, *carried = _Attend.apply(blocks, moments, fresh, *tensors, *learned)
-    return out, Carry(*(tensor.unflatten(0, carry.state.shape[:2]) for tensor in carried), past)
+    out, state, scale = _Attend.apply(blocks, moments, fresh, *tensors, *learned)
+    lead = carry.state.shape[:2]
+    return out, Carry(state.unflatten(0, lead), scale.unflatten(0, lead), past)
 
 
 def fixed(feature_map: FeatureMap) -> FeatureMap:
