@@ -74,17 +74,16 @@ class Lists(NamedTuple):
         """
         # Blocks that meet about as many keys go together.
         most, order = self.lengths.amax(-1).sort()
-        least = self.lengths.amin(-1)[order]
-        n_idle = int((most == 0).sum())
-        for some in _batches(most.tolist(), n_idle, queries.members.shape[-1]):
+        lengths, least = most.tolist(), self.lengths.amin(-1)[order].tolist()
+        for some in _batches(lengths, lengths.count(0), queries.members.shape[-1]):
             blocks = order[some]
-            slots = torch.arange(int(most[some.stop - 1]), device=order.device)
+            slots = torch.arange(lengths[some.stop - 1], device=order.device)
             places = self.first[blocks].unsqueeze(-1) + slots
             keys = self.tokens[places.clamp_(max=len(self.tokens) - 1)]
             logs = queries.take(x, blocks) @ _rows(y, keys).mT
-            surely = int(least[some].min())
-            absent = slots[surely:] >= self.lengths[blocks].unsqueeze(-1)
-            logs[..., surely:].masked_fill_(absent, -torch.inf)
+            sure = min(least[some])
+            absent = slots[sure:] >= self.lengths[blocks].unsqueeze(-1)
+            logs[..., sure:].masked_fill_(absent, -torch.inf)
             yield blocks, keys, logs
 
 
