@@ -77,6 +77,17 @@ def test_a_state_can_be_saved_moved_detached_and_reordered(name, tmp_path):
     torch.testing.assert_close(half.prefill(*rest), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["positive", "partly exact separable"])
+def test_a_state_owns_its_tensors(name):
+    phi, qkv = build(name), [t.detach() for t in inputs(2)]
+    expected = hrf.attention(*qkv, phi, is_causal=True)[..., 6:, :]
+    state, prompt = hrf.AttentionState(phi), [t.clone() for t in _cut(qkv, 0, 6)]
+    state.prefill(*prompt)
+    for t in prompt:
+        t.zero_()
+    torch.testing.assert_close(state.prefill(*_cut(qkv, 6, 9)), expected)
+
+
 @pytest.mark.parametrize("name", ["positive", "trigonometric"])
 def test_autocast_does_not_reach_inside(name):
     phi, qkv = build(name).float(), [t.detach().float() for t in inputs(2)]

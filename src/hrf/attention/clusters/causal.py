@@ -61,7 +61,9 @@ class Past(NamedTuple):
         if inputs.ignore is not None:
             label = label.masked_fill(inputs.ignore.unsqueeze(1), phi.n_k)
         new = cls(inputs.key, inputs.value, label)
-        return new if before is None else cls(*(torch.cat(pair, 2) for pair in zip(before, new, strict=True)))
+        parts = [new] if before is None else [before, new]
+        # Copied in any case: a state owns its tensors.
+        return cls(*(torch.cat(some, 2) for some in zip(*parts, strict=True)))
 
 
 def sums(inputs: Inputs, past: Past, phi: ClusteredHybrid) -> Features:
