@@ -8,10 +8,10 @@ from torch import nn
 
 import hrf
 from attention.data import assert_equals_reference, assert_same, inputs, padding
-from features.registry import DIM, MAPS, build
+from features.registry import DIM, MAPS, PARTLY_EXACT, build
 from hrf.attention import blocks, causal, reference, small
 
-every_map = pytest.mark.parametrize("name", MAPS)
+every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
 one_or_each = pytest.mark.parametrize("heads", [None, 4], ids=["one map", "map a head"])
 
@@ -77,6 +77,16 @@ def test_scale_and_batch_axes(is_causal):
     assert_equals_reference(q, k, v, phi, is_causal=is_causal, scale=1.7)
     alone = hrf.attention(q[1, 2], k[1, 2], v[1, 2], phi, is_causal=is_causal)
     torch.testing.assert_close(hrf.attention(q, k, v, phi, is_causal=is_causal)[1, 2], alone)
+
+
+@pytest.mark.parametrize("name", ["trigonometric", "partly exact moments"])
+@both_ways
+def test_where_denominators_are_clamped(name, is_causal):
+    q, k, v = inputs(2)
+    assert_equals_reference(q, k, v, build(name), is_causal=is_causal, scale=9.0)
+    rule = hrf.Denominator()
+    hrf.attention(q, k, v, build(name), is_causal=is_causal, scale=9.0, denominator=rule)
+    assert 0 < rule.clamped < rule.rows
 
 
 @every_map
@@ -243,8 +253,9 @@ def test_maps_without_features(arguments):
     assert_equals_reference(*inputs(2, length=5, keys=9), phi, key_padding_mask=padding(2, 9))
 
 
-def test_centres_stay_where_they_are_in_causal_attention():
-    phi = _clustered(recenter=True)
+@pytest.mark.parametrize("exact_share", [0.0, 0.3])
+def test_centres_stay_where_they_are_in_causal_attention(exact_share):
+    phi = _clustered(recenter=True, exact_share=exact_share)
     q, k, v = inputs(2)
     fixed = hrf.attention(q, k, v, phi, is_causal=True)
     assert phi.recenter
@@ -252,6 +263,7 @@ def test_centres_stay_where_they_are_in_causal_attention():
     assert torch.equal(fixed, hrf.attention(q, k, v, phi, is_causal=True))
 
 
-def test_exact_pairs_are_refused_in_causal_attention():
-    with pytest.raises(NotImplementedError, match="computed exactly"):
-        hrf.attention(*inputs(2), _clustered(exact_share=0.3), is_causal=True)
+def test_maps_of_maps_without_features_are_refused_in_causal_attention():
+    phi = hrf.GaussianKernel(_clustered(exact_share=0.3))
+    with pytest.raises(NotImplementedError, match="GaussianKernel is made of maps without"):
+        hrf.attention(*inputs(2), phi, is_causal=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attention.engines import check_equal, inputs, reference
+from features.registry import build
 from hrf.attention import clusters
 from hrf.features.clustered import BASES, ClusteredHybrid
 
@@ -111,6 +112,16 @@ def test_all_pairs_exact_is_softmax_attention():
     sums = clusters.sums(x, y, values, exact).unscaled()
     expected = torch.softmax(x @ y.mT, -1) @ values
     torch.testing.assert_close(sums / sums[..., -1:], expected)
+
+
+@pytest.mark.parametrize("name", ["partly exact moments", "partly exact shifted"])
+def test_keys_of_which_nothing_is_estimated_have_no_scale(name):
+    """A finite one could hide other keys, if it is the largest so far."""
+    phi = build(name)
+    _, y, _ = inputs(2, length=1, keys=40, dim=DIM)
+    exact = phi.assign(y, "key") == 0
+    assert 0 < exact.sum() < exact.numel()
+    assert torch.equal(phi._estimated(y, "key").log_scale.isneginf().squeeze(-1), exact)
 
 
 @pytest.mark.parametrize("norm", [0.0, 1.0, 10.0, 100.0])

@@ -7,10 +7,10 @@ import torch
 
 import hrf
 from attention.data import assert_same, inputs, padding
-from features.registry import MAPS, build
+from features.registry import MAPS, PARTLY_EXACT, build
 from hrf.attention import causal
 
-every_map = pytest.mark.parametrize("name", MAPS)
+every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +28,15 @@ def test_prefill_and_steps_are_causal_attention(name):
     phi = build(name)
     state = hrf.AttentionState(phi)
     outputs = [state.prefill(*_cut(qkv, 0, 5))]
-    size = {k: t.shape for k, t in state.tensors().items()}
+    before = {k: t.shape for k, t in state.tensors().items()}
     for i in range(5, 9):
         outputs.append(state.step(*(t[..., i, :] for t in qkv)).unsqueeze(-2))
-    assert {k: t.shape for k, t in state.tensors().items()} == size
+    grown = {k for k, t in state.tensors().items() if t.shape != before[k]}
+    assert grown == ({"key", "value", "label"} if name in PARTLY_EXACT else set())
     assert_same(torch.cat(outputs, -2), hrf.attention(*qkv, phi, is_causal=True), qkv)
 
 
-@pytest.mark.parametrize("name", ["positive", "angular hybrid", "gaussian kernel of angular"])
+@pytest.mark.parametrize("name", ["positive", "angular hybrid", "gaussian kernel of angular", *PARTLY_EXACT])
 @pytest.mark.parametrize("cut", range(10))
 def test_split_anywhere_and_resume(name, cut):
     qkv = inputs(2)
@@ -52,9 +53,10 @@ def test_split_anywhere_and_resume(name, cut):
     assert counts[0].clamped == counts[1].clamped
 
 
-def test_a_state_can_be_saved_moved_detached_and_reordered(tmp_path):
+@pytest.mark.parametrize("name", ["trigonometric", "partly exact with default"])
+def test_a_state_can_be_saved_moved_detached_and_reordered(name, tmp_path):
     qkv = inputs(3)
-    phi = build("trigonometric")
+    phi = build(name)
     state = hrf.AttentionState(phi)
     state.prefill(*_cut(qkv, 0, 6))
     rest = [t.detach() for t in _cut(qkv, 6, 9)]
@@ -64,7 +66,7 @@ def test_a_state_can_be_saved_moved_detached_and_reordered(tmp_path):
     torch.save(state.tensors(), tmp_path / "state.pt")
     loaded = hrf.AttentionState(phi).load(torch.load(tmp_path / "state.pt", weights_only=True))
     half = state.to(torch.float32)
-    assert {t.dtype for t in half.tensors().values()} == {torch.float32}
+    assert {t.dtype for k, t in half.tensors().items() if k != "label"} == {torch.float32}
     order = torch.tensor([2, 0, 0])
     beams = state.reorder(order)
 
@@ -73,6 +75,17 @@ def test_a_state_can_be_saved_moved_detached_and_reordered(tmp_path):
     torch.testing.assert_close(beams.prefill(*(t[order] for t in rest)), expected[order])
     # Rounding of the state to float32, times what the sums cancel: at most some tens here.
     torch.testing.assert_close(half.prefill(*rest), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["positive", "partly exact separable"])
+def test_a_state_owns_its_tensors(name):
+    phi, qkv = build(name), [t.detach() for t in inputs(2)]
+    expected = hrf.attention(*qkv, phi, is_causal=True)[..., 6:, :]
+    state, prompt = hrf.AttentionState(phi), [t.clone() for t in _cut(qkv, 0, 6)]
+    state.prefill(*prompt)
+    for t in prompt:
+        t.zero_()
+    torch.testing.assert_close(state.prefill(*_cut(qkv, 6, 9)), expected)
 
 
 @pytest.mark.parametrize("name", ["positive", "trigonometric"])
@@ -90,5 +103,7 @@ def test_tokens_that_do_not_fit_the_state_are_refused():
     state.prefill(*inputs(2))
     with pytest.raises(ValueError, match=r"value width \(3, 4, 3\), the state has \(2, 4, 3\)"):
         state.prefill(*inputs(3))
-    with pytest.raises(ValueError, match="expected state, scale and moments"):
+    with pytest.raises(ValueError, match="expected state, scale and moments, or none"):
         state.load({"state": torch.zeros(1)})
+    with pytest.raises(ValueError, match="expected state, scale, moments, key, value and label, or none"):
+        hrf.AttentionState(build("partly exact separable")).load(state.tensors())

@@ -107,10 +107,9 @@ class Builder:
             feature_map = hrf.Exponential(DIM, matrix=four, **common)
         elif base != "separable":
             feature_map = self.exponential(REAL_DIAGONAL if matrix is None else matrix)
-        if "shrinkage" in arguments:
-            arguments["shrinkage"] = self.tensor(arguments["shrinkage"])
+        for name in {"shrinkage", "exact", "served"} & set(arguments):
+            arguments[name] = self.tensor(arguments[name])
         if "served" in arguments:
-            arguments["served"] = self.tensor(arguments["served"])
             arguments["default"] = hrf.Positive(DIM, **self.common())
         centers = self.tensor(CENTERS), self.tensor(-CENTERS.flip(-1))
         return hrf.ClusteredHybrid(*centers, base=base, feature_map=feature_map, **arguments)
@@ -156,16 +155,30 @@ MAPS: dict[str, Factory] = {
     "clustered moments": lambda b: b.clustered("moments", matrix=COMPLEX_DIAGONAL),
     "clustered shifted": lambda b: b.clustered("shifted", matrix=COMPLEX_FULL),
     "clustered separable": lambda b: b.clustered("separable"),
-    "clustered shrunk": lambda b: b.clustered("shrunk", shrinkage=torch.tensor(0.4, dtype=torch.float64)),
+    "clustered shrunk": lambda b: b.clustered("shrunk", shrinkage=_SHRINKAGE),
     "clustered with metric": lambda b: b.clustered(
         "shifted", metric=b.tensor(torch.diag(REAL_DIAGONAL.square()))
     ),
-    "clustered with default": lambda b: b.clustered(
-        "shifted", served=torch.tensor([[True, False], [False, True]])
-    ),
+    "clustered with default": lambda b: b.clustered("shifted", served=_DIAGONAL),
     "gaussian kernel of positive": lambda b: hrf.GaussianKernel(hrf.Positive(DIM, **b.common())),
     "gaussian kernel of angular": lambda b: hrf.GaussianKernel(b.angular()),
     "centred positive": lambda b: CentredPositive(DIM, **b.common()),
+}
+
+_SHRINKAGE = torch.tensor(0.4, dtype=torch.float64)
+_DIAGONAL = torch.tensor([[True, False], [False, True]])
+_FIRST = torch.tensor([[True, False], [False, False]])
+_COLUMN = torch.tensor([[True, False], [True, False]])  # keys of which nothing is estimated
+
+# Maps with pairs of clusters that are exact: these have no features, but attention serves them.
+PARTLY_EXACT: dict[str, Factory] = {
+    "partly exact paper": lambda b: b.clustered("paper", matrix=REAL_DIAGONAL, exact=_FIRST),
+    "partly exact moments": lambda b: b.clustered("moments", matrix=COMPLEX_DIAGONAL, exact=_COLUMN),
+    "partly exact shifted": lambda b: b.clustered("shifted", matrix=COMPLEX_FULL, exact=_COLUMN),
+    "partly exact separable": lambda b: b.clustered("separable", exact=_DIAGONAL),
+    "partly exact shrunk": lambda b: b.clustered("shrunk", shrinkage=_SHRINKAGE, exact=_FIRST),
+    "partly exact with default": lambda b: b.clustered("shifted", served=~_DIAGONAL, exact=_FIRST),
+    "wholly exact": lambda b: b.clustered("separable", exact=torch.ones(2, 2, dtype=torch.bool)),
 }
 
 # Maps whose MSE is known for independent rows only.
@@ -176,4 +189,4 @@ BIASED = {"clustered separable", "clustered shrunk"}
 
 def build(name: str, *, heads: int | None = None, kind: str = "orthogonal", seed: int = 0) -> hrf.FeatureMap:
     """The named map in float64."""
-    return MAPS[name](Builder(heads, kind, seed)).double()
+    return (MAPS | PARTLY_EXACT)[name](Builder(heads, kind, seed)).double()

@@ -29,6 +29,7 @@ from transformers import (
 )
 
 import hrf
+from hrf.attention import reference
 from hrf.integrations.transformers import FITTED, attention, convert, load_maps, register, save_maps
 
 VOCABULARY, WIDTH, HEADS, LAYERS, BATCH, LENGTH = 40, 16, 4, 2, 2, 11
@@ -219,10 +220,11 @@ def test_generation_with_a_cache(build, side, cache, tokens):
         assert torch.equal(generated.sequences[:, LENGTH + step], whole.argmax(-1))
 
 
-def test_recentred_clusters_generate_as_without_a_cache(tokens):
+@pytest.mark.parametrize("exact_share", [0.0, 0.6])
+def test_recentred_clusters_generate_as_without_a_cache(exact_share, tokens):
     """Causal attention leaves the centres where they were fitted, with a cache too."""
     model = made(llama)
-    clustered = partial(hrf.ClusteredHybrid.fit, base="separable", n_clusters=(3, 3), recenter=True)
+    clustered = partial(small, n_clusters=(3, 3), exact_share=exact_share)
     convert(model, tokens.split(1), feature_map=clustered)
     whole = model(tokens).logits
     past = model(tokens[:, :-1], use_cache=True).past_key_values
@@ -347,6 +349,18 @@ def test_all_pairs_exact_is_the_model_itself(tokens):
     torch.testing.assert_close(
         final(model(**data[-1]))[padded("right").bool()], expected, rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("build", DECODERS)
+def test_decoders_with_some_pairs_exact(build, tokens, monkeypatch):
+    model, real = made(build, "sdpa"), padded("left").bool()
+    clustered = partial(small, n_clusters=(4, 16), exact_share=0.1)
+    report = convert(model, batches(), feature_map=clustered, progress=False)
+    assert all(layer.exact_share > 0 for layer in report.layers.values())
+    received = model(tokens, attention_mask=padded("left")).logits
+    monkeypatch.setattr(attention, "attention", reference.attention)
+    expected = model(tokens, attention_mask=padded("left")).logits
+    torch.testing.assert_close(received[real], expected[real], **ROUNDING)
 
 
 def test_maps_are_fitted_to_scaled_queries_and_keys_without_padding():

@@ -40,7 +40,8 @@ def attention(
         feature_map: of the softmax kernel, or of the Gaussian kernel for attention with that. With heads, it
             has one for each query head.
         is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
-            was fitted with, since moving them would let later keys in.
+            was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
+            the square of the length.
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
             A query that sees no key gives zeros.
         scale: of the logits, 1/√d by default; its root multiplies query and key before the map.

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hrf.attention.blocks import Place
-from hrf.attention.segments import Blocks, finite, joined, nothing, with_ones
-from hrf.features.base import Features, Side, half_square
+from hrf.attention.segments import Blocks, joined, nothing, with_ones
+from hrf.features.base import Features, Side, finite, half_square
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential, Shared
 from hrf.features.hybrid import Hybrid

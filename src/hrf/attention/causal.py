@@ -5,6 +5,8 @@ state from earlier chunks and c its scale, a row of sums at the scale cᵢ is
 
     Oᵢ = Σ_{j≤i} Wᵢⱼ φ(xᵢ)ᵀψ(yⱼ) vⱼ + exp(c − cᵢ) φ(xᵢ)ᵀ S,   Wᵢⱼ = exp(sⱼ − cᵢ) ≤ 1.
 
+Sums over pairs that are exact are made before (``clusters/causal.py``), on a scale of their own, and added to Oᵢ.
+
 The backward pass goes forward in time for the queries, which need S, made again chunk by chunk, and backward
 for the keys and values, which need ∂S: no state is kept.
 """
@@ -12,7 +14,7 @@ for the keys and values, which need ∂S: no state is kept.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -20,10 +22,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
+from hrf.attention.clusters import causal as clusters
+from hrf.attention.clusters.causal import Past
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.attention.small import Small
-from hrf.features.base import FeatureMap, Features, full_precision
+from hrf.features.base import FeatureMap, Features, common_scale, full_precision
 from hrf.features.clustered import ClusteredHybrid
 
 __all__ = ["Carry", "attend", "fixed"]
@@ -37,10 +41,12 @@ class Carry(NamedTuple):
     Attributes:
         state: ``(B, H, D, d_v + 1)``, or B and H in one axis.
         scale: ``(B, H, 1, 1)``, likewise.
+        past: the keys themselves, if some pairs are exact.
     """
 
     state: Tensor
     scale: Tensor
+    past: Past | None = None
 
     @classmethod
     def empty(cls, inputs: Inputs, feature_map: FeatureMap) -> Carry:
@@ -48,6 +54,17 @@ class Carry(NamedTuple):
         key, width = inputs.key, inputs.value.shape[-1] + 1
         state = key.new_zeros(*key.shape[:2], feature_map.feature_dim, width, dtype=inputs.dtype)
         return cls(state, state.new_full((*key.shape[:2], 1, 1), LOWEST))
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Carry:
+        """What `tensors` returned."""
+        past = Past(*(tensors[name] for name in Past._fields)) if "key" in tensors else None
+        return cls(tensors["state"], tensors["scale"], past)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        past = {} if self.past is None else self.past._asdict()
+        return {"state": self.state, "scale": self.scale, **past}
 
     def plus(self, psi: Features, v: Tensor, top: Tensor) -> Carry:
         """With the keys of a chunk, at the scale ``top (N, 1, 1)``."""
@@ -62,28 +79,32 @@ def attend(
 
     ``moments`` are those of the keys that each row sees, the ones in ``carry`` included.
     """
+    past = known = None
+    if (whole := clusters.partly_exact(feature_map)) is not None:
+        past = Past.of(inputs, whole, None if carry is None else carry.past)
+        known, feature_map = clusters.sums(inputs, past, whole), clusters.Estimated(whole)
     blocks = Blocks.of(inputs, feature_map, rule)
     fresh = carry is None
     carry = carry or Carry.empty(inputs, feature_map)
-    state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in carry)
+    state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in (carry.state, carry.scale))
     learned = [p for p in feature_map.parameters() if p.requires_grad]
-    out, *carried = _Attend.apply(
-        blocks, moments, fresh, inputs.query, inputs.key, inputs.value, state, scale, *learned
-    )
-    return out, Carry(*(tensor.unflatten(0, carry.state.shape[:2]) for tensor in carried))
+    tensors = inputs.query, inputs.key, inputs.value, state, scale, *(known or (None, None))
+    out, state, scale = _Attend.apply(blocks, moments, fresh, *tensors, *learned)
+    lead = carry.state.shape[:2]
+    return out, Carry(state.unflatten(0, lead), scale.unflatten(0, lead), past)
 
 
 def fixed(feature_map: FeatureMap) -> FeatureMap:
     """The map itself, or with centres that stay where they were fitted: those of moving ones see later keys."""
     if feature_map.factorised:
         return feature_map
-    if isinstance(feature_map, ClusteredHybrid) and feature_map.exact is None:
+    if isinstance(feature_map, ClusteredHybrid):
         still = copy.copy(feature_map)
         still.recenter = False
         return still
     raise NotImplementedError(
-        f"causal attention needs features, and {type(feature_map).__name__} has pairs of clusters that are "
-        "computed exactly; fit it with exact_share=0"
+        f"causal attention needs features, and {type(feature_map).__name__} is made of maps without: a "
+        "ClusteredHybrid with exact pairs or moving centres; use that itself, or fit it without"
     )
 
 
@@ -126,6 +147,8 @@ class _Attend(torch.autograd.Function):
         value: Tensor,
         state: Tensor,
         scale: Tensor,
+        known: Tensor | None,
+        known_scale: Tensor | None,
         *learned: Tensor,
     ) -> Any:
         small = Small.of(blocks, query, key, value) if fresh else None
@@ -136,11 +159,13 @@ class _Attend(torch.autograd.Function):
             if any(ctx.needs_input_grad):
                 outputs = outputs._replace(log_scale=small.query_log_scale())
         else:
-            outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments)
+            exact = None if known is None or known_scale is None else Features(known, known_scale)
+            outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments, exact)
         blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
         ctx.blocks, ctx.learned = blocks, learned
         # The backward pass uses the map again: saved here, a redraw in between is an error.
-        ctx.save_for_backward(query, key, value, state, scale, tops, *outputs, *blocks.feature_map.buffers())
+        saved = query, key, value, state, scale, known_scale, tops, *outputs
+        ctx.save_for_backward(*saved, *blocks.feature_map.buffers())
         last = carry.scale.clone()
         ctx.mark_non_differentiable(last)
         return outputs.values.unflatten(0, query.shape[:2]), carry.state.clone(), last
@@ -150,8 +175,9 @@ class _Attend(torch.autograd.Function):
     @full_precision
     def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
         blocks: Blocks = ctx.blocks
-        query, key, value, state, scale, tops, *rest = ctx.saved_tensors
+        query, key, value, state, scale, known_scale, tops, *rest = ctx.saved_tensors
         divided, grad = Outputs(*rest[: len(Outputs._fields)]), grad.flatten(0, 1)
+        grad_known = None if known_scale is None else state.new_empty(*grad.shape[:2], state.shape[-1])
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from
@@ -164,6 +190,10 @@ class _Attend(torch.autograd.Function):
             g, along = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
             grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
+            if grad_known is not None:
+                at = known_scale[:, chunk.rows]
+                grad_known[:, chunk.rows], _ = divided.pull(grad[:, chunk.rows], chunk.rows, at, blocks.rule)
+                along = (grad_phi * phi.values).sum(-1, keepdim=True)  # no longer shared by all of the sums
             grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
             carry = carry.plus(psi, v, top[:, -1:])
         for chunk in reversed(list(_chunks(query, key))):
@@ -181,11 +211,18 @@ class _Attend(torch.autograd.Function):
             grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(value[:, :, chunk.keys].shape)
             decayed = grad_state * (start - top[:, -1:]).exp()
             grad_state = decayed.baddbmm_(phi.values.mT, g * (start - top).exp())
-        return None, None, None, grad_query, grad_key, grad_value, grad_state, None, *learned.values()
+        grads = grad_query, grad_key, grad_value, grad_state, None, grad_known, None
+        return None, None, None, *grads, *learned.values()
 
 
 def _outputs(
-    blocks: Blocks, query: Tensor, key: Tensor, value: Tensor, carry: Carry, moments: Tensor
+    blocks: Blocks,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    carry: Carry,
+    moments: Tensor,
+    known: Features | None,
 ) -> tuple[Outputs, Carry, Tensor]:
     """Quotients of all rows, what to carry on, and the scales cᵢ."""
     places = Place(), Place()
@@ -199,7 +236,15 @@ def _outputs(
         tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
         top = chunk.tops(tops)
         scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
-        sums = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
-        outputs.fill(blocks, chunk.rows, x, Features(sums, phi.log_scale + top), moments)
+        values = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
+        sums = Features(values, phi.log_scale + top)
+        if known is not None:
+            sums = _both(sums, Features(*(tensor[:, chunk.rows] for tensor in known)))
+        outputs.fill(blocks, chunk.rows, x, sums, moments)
         carry = carry.plus(psi, v, top[:, -1:])
     return outputs, carry, tops
+
+
+def _both(sums: Features, others: Features) -> Features:
+    (values, more), log_scale = common_scale([sums, others])
+    return Features(values.add_(more), log_scale)

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from hrf.features.base import Features
 
-__all__ = ["Blocks", "finite", "joined", "nothing", "with_ones"]
+__all__ = ["Blocks", "joined", "nothing", "with_ones"]
 
 _ALL = slice(None)
 
@@ -133,11 +133,6 @@ class Blocks(NamedTuple):
 def _least_integer(largest: int) -> torch.dtype:
     """The type that is sorted fastest."""
     return torch.int16 if largest < 1 << 15 else torch.int32
-
-
-def finite(scale: Tensor) -> Tensor:
-    """A log scale where there is something, 0 where there is nothing (−∞)."""
-    return scale.masked_fill(scale.isneginf(), 0)
 
 
 def nothing(x: Tensor, y: Tensor, values: Tensor) -> Features:

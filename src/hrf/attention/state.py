@@ -1,4 +1,4 @@
-"""Decoding: causal attention token by token, from a state whose size does not grow."""
+"""Decoding: causal attention token by token, from a state whose size does not grow (but for exact pairs)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from hrf.attention import causal
+from hrf.attention.clusters.causal import Past, partly_exact
 from hrf.attention.denominator import Denominator, key_moments, per_row
 from hrf.attention.inputs import check, uncompiled
 from hrf.features.base import FeatureMap, full_precision
@@ -22,6 +23,9 @@ class AttentionState:
 
     Tokens may come in pieces of any length, the outputs are those of the whole sequence. Gradients flow
     through the state until it is detached.
+
+    The size of the state does not depend on the number of tokens, with one exception: exact pairs of clusters
+    (`ClusteredHybrid`) need the keys and values themselves, so that with them it grows with every token.
 
     Args:
         feature_map: as in `hrf.attention`.
@@ -67,10 +71,10 @@ class AttentionState:
         if self._tensors:
             self._check_size(rows.value)
             moments = moments + self._tensors["moments"]
-            carry = causal.Carry(self._tensors["state"], self._tensors["scale"])
+            carry = causal.Carry.of(self._tensors)
         out, carry = causal.attend(rows, per_row(rows, moments), self.feature_map, self.denominator, carry)
         if moments.shape[2]:
-            self._tensors = {**carry._asdict(), "moments": moments[:, :, -1:]}
+            self._tensors = {**carry.tensors(), "moments": moments[:, :, -1:]}
         return inputs.restored(out)
 
     def step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -83,14 +87,23 @@ class AttentionState:
 
     def load(self, tensors: Mapping[str, Tensor]) -> Self:
         """Go on from what `tensors` returned."""
-        if set(tensors) not in (set(), {"state", "scale", "moments"}):
-            raise ValueError(f"the tensors are {sorted(tensors)}; expected state, scale and moments, or none")
+        expected = ["state", "scale", "moments"]
+        if partly_exact(self.feature_map) is not None:
+            expected += Past._fields
+        if set(tensors) not in (set(), set(expected)):
+            names = f"{', '.join(expected[:-1])} and {expected[-1]}"
+            raise ValueError(f"the tensors are {sorted(tensors)}; expected {names}, or none")
         self._tensors = dict(tensors)
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> AttentionState:
         """The state on another device or in another dtype; the map is left where it is."""
-        return self._mapped(lambda tensor: tensor.to(*args, **kwargs))
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = tensor.to(*args, **kwargs)
+            return moved if tensor.is_floating_point() else tensor.to(moved.device)
+
+        return self._mapped(move)
 
     def detach(self) -> AttentionState:
         """The state without its history for autograd."""

@@ -299,10 +299,15 @@ def check_range(row_logs: Tensor) -> None:
 
 
 def common_scale(features: Sequence[Features]) -> tuple[list[Tensor], Tensor]:
-    """The values of all on one scale a row, the largest, and that scale."""
+    """The values of all on one scale a row, the largest, and that scale; −∞ is the scale of nothing."""
     scales = torch.broadcast_tensors(*(f.log_scale for f in features))
     scale = torch.stack(scales).detach().amax(0)
-    return [f.values * (s - scale).exp() for f, s in zip(features, scales, strict=True)], scale
+    return [f.values * (s - finite(scale)).exp() for f, s in zip(features, scales, strict=True)], scale
+
+
+def finite(scale: Tensor) -> Tensor:
+    """A log scale where there is something, 0 where there is nothing (−∞)."""
+    return scale.masked_fill(scale.isneginf(), 0)
 
 
 def _brief(value: Any) -> str:

@@ -31,7 +31,7 @@ from typing_extensions import Self
 
 from hrf import kernels
 from hrf.features import flops
-from hrf.features.base import FeatureMap, Features, Side, common_scale
+from hrf.features.base import FeatureMap, Features, Side, common_scale, finite
 from hrf.features.cluster_fit import BASES, fitted_parts
 from hrf.features.flops import Flops
 from hrf.features.grouping import by_pairs, gather_rows, look_up
@@ -347,15 +347,24 @@ class ClusteredHybrid(FeatureMap):
             raise ValueError("exact pairs of clusters have no features; use estimate")
         if self.recenter:
             raise ValueError("the centres move with the keys; use estimate, or fix them with at(keys)")
+        return self._estimated(x, side)
+
+    def _estimated(self, x: Tensor, side: Side) -> Features:
+        """Features of the pairs of clusters that are not exact, about centres that stay where they are.
+
+        The scale of a key without such pairs is −∞.
+        """
         own = self.assign(x, side)
         parts = [
             self._pair_features(x, side, own) if self._per_pair else self._residual_features(x, side, own)
         ]
         if self.default is not None and self.served is not None:
             values, log_scale = self.default._scaled(x, side)
-            unserved = ~self.served.mT.expand(*own.shape[:-1], -1, -1)
-            active = one_hot(own, self.n_q) if side == "query" else gather_rows(unserved, own)
+            unserved = ~(self.served if self.exact is None else self.served | self.exact)
+            unserved = unserved.mT.expand(*own.shape[:-1], -1, -1)
+            active = one_hot(own, self.n_q).bool() if side == "query" else gather_rows(unserved, own)
             values = active.to(x.dtype).unsqueeze(-1) * values.unsqueeze(-2)
+            log_scale = log_scale.masked_fill(~active.any(-1, keepdim=True), -torch.inf)
             parts.append(Features(values.flatten(-2), log_scale))
         blocks, scale = common_scale(parts)
         return Features(torch.cat(blocks, -1), scale)
@@ -366,7 +375,9 @@ class ClusteredHybrid(FeatureMap):
             blocks = one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
             return blocks
         blocks = one_hot(own, self.n_k).bool().unsqueeze(-2).expand(*own.shape, self.n_q, -1)
-        return blocks if self.served is None else blocks & self.served.unsqueeze(-3)
+        for pairs in (self.served, None if self.exact is None else ~self.exact):
+            blocks = blocks if pairs is None else blocks & pairs.unsqueeze(-3)
+        return blocks
 
     def _pair_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
         assert self.feature_map is not None
@@ -377,8 +388,7 @@ class ClusteredHybrid(FeatureMap):
         )
         active = self._active(own, side).unsqueeze(-1)
         scale = log_scale.masked_fill(~active, -torch.inf).detach().amax((-3, -2))
-        scale = torch.where(scale.isneginf(), 0, scale)
-        values = values * (log_scale - scale[..., None, None]).masked_fill(~active, -torch.inf).exp()
+        values = values * (log_scale - finite(scale)[..., None, None]).masked_fill(~active, -torch.inf).exp()
         return Features(values.flatten(-3), scale)
 
     def _residual_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
@@ -389,8 +399,7 @@ class ClusteredHybrid(FeatureMap):
         logs = products.unsqueeze(-2 if side == "query" else -1) - between
         logs = logs.masked_fill(~self._active(own, side), -torch.inf)
         scale = logs.detach().amax((-2, -1)).unsqueeze(-1)
-        scale = torch.where(scale.isneginf(), 0, scale)
-        weights = (logs - scale.unsqueeze(-1)).exp().unsqueeze(-1)
+        weights = (logs - finite(scale).unsqueeze(-1)).exp().unsqueeze(-1)
         if self.feature_map is None:
             return Features(weights.flatten(-3), scale)
         center = gather_rows(mine.expand(*own.shape[:-1], -1, -1), own)

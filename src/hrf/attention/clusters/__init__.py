@@ -20,8 +20,8 @@ from hrf.attention.clusters import common
 from hrf.attention.clusters.common import LOG2E, Clusters, Engine
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
-from hrf.attention.segments import Blocks, finite, joined, nothing, with_ones
-from hrf.features.base import Features
+from hrf.attention.segments import Blocks, joined, nothing, with_ones
+from hrf.features.base import Features, finite
 from hrf.features.clustered import ClusteredHybrid
 
 __all__ = ["stream", "sums"]

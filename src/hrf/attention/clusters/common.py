@@ -13,13 +13,20 @@ from hrf.features.base import Features, Side
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.grouping import gather_rows
 
-__all__ = ["FLOATS", "LOG2E", "Clusters", "Engine"]
+__all__ = ["FLOATS", "LOG2E", "Clusters", "Engine", "by_label"]
 
 _SIZE = (16, 64)  # least and most tokens of a block
 FLOATS = 1 << 18  # numbers of a product: they stay in the cache
 
 # Logarithms are to the base 2 in here: where they underflow, exp is up to 100 times slower than exp2.
 LOG2E = math.log2(math.e)
+
+
+def by_label(labels: Tensor, n_labels: int) -> Blocks:
+    """Blocks of tokens by ``labels (R, L)``."""
+    length = labels.shape[-1]
+    size = min(max(length // n_labels, _SIZE[0]), _SIZE[1], max(1, length))
+    return Blocks.of(labels.unsqueeze(1), n_labels, size)
 
 
 class Clusters(NamedTuple):
@@ -45,8 +52,7 @@ class Clusters(NamedTuple):
         labels = phi.assign(u.detach(), side)
         if keep is not None:
             labels = labels.where(keep, n)
-        size = min(max(u.shape[-2] // n, _SIZE[0]), _SIZE[1])
-        blocks = Blocks.of(labels.reshape(-1, 1, u.shape[-2]), n, size)
+        blocks = by_label(labels.reshape(-1, u.shape[-2]), n)
         centers = centers.expand(*u.shape[:-2], -1, -1).flatten(0, -3)
         if side == "key" and phi.recenter:
             members = blocks.take(u.reshape(-1, u.shape[-1]))

@@ -1,57 +1,143 @@
-"""Pairs of clusters that are exact: exp(xᵀy) for the queries of one and the keys of the other."""
+"""Pairs of clusters that are exact: exp(xᵀy) for the queries of one and the keys of the other.
+
+A block of queries meets the list of the keys of its exact clusters, all of them or, in causal attention, the
+beginning of it. The backward pass computes the products again, so that none of them is kept.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from hrf.attention.clusters import common
 from hrf.attention.clusters.common import Engine
-from hrf.features.base import Features
+from hrf.attention.segments import Blocks
+from hrf.features.base import Features, finite, full_precision
 
-__all__ = ["Exact"]
+__all__ = ["Exact", "Lists", "met"]
 
 
 class Exact(Engine):
-    """exp(xᵀy) itself: blocks of queries, each with the list of the keys that it meets."""
+    """Softmax numerators."""
 
     def rows(self, start: int, end: int) -> Features:
-        """Softmax numerators, by blocks of queries that meet about as many keys."""
+        """Those of some rows."""
         assert self.active is not None
-        blocks = self.queries.blocks.rows(start, end)
-        n_blocks, size = blocks.members.shape
-        lists, lengths = self.keys.blocks.rows(start, end).lists(self.active[start:end])
-        first = (lengths.cumsum(0) - lengths).index_select(0, blocks.segment)
+        queries, keys = (side.blocks.rows(start, end) for side in (self.queries, self.keys))
+        return met(queries, Lists.of(queries, keys, self.active[start:end]), self.x, self.y, self.values)
+
+
+class Lists(NamedTuple):
+    """Lists of keys, and how much of a list each block of queries meets.
+
+    Attributes:
+        tokens: the keys of all lists, one list after the other.
+        first: where the list of each block begins, ``(N,)``.
+        lengths: how many keys from there the queries of a block meet, ``(N, 1)``, or each of them, ``(N, size)``.
+    """
+
+    tokens: Tensor
+    first: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, queries: Blocks, keys: Blocks, exact: Tensor, last: Tensor | None = None) -> Lists:
+        """The keys that go with each block of queries.
+
+        Args:
+            queries: by cluster.
+            keys: by cluster.
+            exact: pairs of clusters, ``(R, n_q, n_k)``.
+            last: the last key that each query may meet, ``(R·L,)``; ``None`` for all.
+        """
+        tokens, lengths = keys.lists(exact & (queries.counts.mT > 0))
+        segment = queries.segment
+        first = (lengths.cumsum(0) - lengths).index_select(0, segment)
+        if last is None:
+            return cls(tokens, first, lengths.index_select(0, segment).unsqueeze(-1))
+        # In the order of the sequence, so that the keys up to some token are the beginning of a list.
+        n_tokens = keys.place.numel()
+        ranks = (torch.repeat_interleave(lengths) * n_tokens + tokens).sort().values
+        bounds = segment.unsqueeze(-1) * n_tokens + last[queries.members]
+        seen = torch.searchsorted(ranks, bounds, right=True) - first.unsqueeze(-1)
+        return cls(ranks % n_tokens, first, seen)
+
+    def products(self, queries: Blocks, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Some blocks after others, of those that meet any key: which ``(n,)``, their keys ``(n, k)`` and xᵀy.
+
+        The products are ``(n, size, k)``, −∞ where query and key do not meet.
+        """
         # Blocks that meet about as many keys go together.
-        lengths, order = lengths.index_select(0, blocks.segment).sort()
-        first = first[order]
-        n_idle = int((lengths == 0).sum())
-        sums = [self.values.new_zeros(n_idle, size, self.values.shape[-1])]
-        scales = [self.values.new_full((n_idle, size, 1), -torch.inf)]
-        for some, least, most in _batches(lengths.tolist(), n_idle, size):
-            slots = torch.arange(most, device=order.device)
-            members = lists[(first[some].unsqueeze(-1) + slots).clamp_(max=len(lists) - 1)]
-            k, v = (
-                t.index_select(0, members.flatten()).view(*members.shape, -1) for t in (self.y, self.values)
-            )
-            logs = blocks.take(self.x, order[some]) @ k.mT
-            absent = slots[least:] >= lengths[some].unsqueeze(-1)
-            logs[..., least:].masked_fill_(absent.unsqueeze(-2), -torch.inf)
-            scales.append(logs.detach().amax(-1, keepdim=True))
-            sums.append(logs.sub_(scales[-1]).exp2_() @ v)
-        rank = torch.empty_like(order).scatter_(0, order, torch.arange(n_blocks, device=order.device))
-        place = rank[blocks.place // size] * size + blocks.place % size
-        return Features(
-            *(torch.cat(t).flatten(0, 1).index_select(0, place.flatten()) for t in (sums, scales))
-        )
+        most, order = self.lengths.amax(-1).sort()
+        lengths, least = most.tolist(), self.lengths.amin(-1)[order].tolist()
+        for some in _batches(lengths, lengths.count(0), queries.members.shape[-1]):
+            blocks = order[some]
+            slots = torch.arange(lengths[some.stop - 1], device=order.device)
+            places = self.first[blocks].unsqueeze(-1) + slots
+            keys = self.tokens[places.clamp_(max=len(self.tokens) - 1)]
+            logs = queries.take(x, blocks) @ _rows(y, keys).mT
+            sure = min(least[some])
+            absent = slots[sure:] >= self.lengths[blocks].unsqueeze(-1)
+            logs[..., sure:].masked_fill_(absent, -torch.inf)
+            yield blocks, keys, logs
 
 
-def _batches(lengths: list[int], start: int, size: int) -> Iterator[tuple[slice, int, int]]:
-    """Blocks by number of keys, ascending, in products of at most `FLOATS`; with the least and the most keys."""
+def met(queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Features:
+    """Σ 2^(xᵀy) v(y) over the keys that each query meets, ``(R·L, c)``; a scale of −∞ where there are none."""
+    return Features(*(queries.give(t) for t in _Met.apply(queries, lists, x, y, values)))
+
+
+class _Met(torch.autograd.Function):
+    """The sums and their scales at all places: ``(N, size, c)`` and ``(N, size, 1)``."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Any:
+        sums = values.new_zeros(*queries.members.shape, values.shape[-1])
+        scales = values.new_full((*queries.members.shape, 1), -torch.inf)
+        for blocks, keys, logs in lists.products(queries, x, y):
+            scale = logs.amax(-1, keepdim=True)
+            scales[blocks] = scale
+            sums[blocks] = logs.sub_(finite(scale)).exp2_() @ _rows(values, keys)
+        ctx.queries, ctx.lists = queries, lists
+        ctx.save_for_backward(x, y, values, scales)
+        ctx.mark_non_differentiable(scales)
+        return sums, scales
+
+    @staticmethod
+    @once_differentiable
+    @full_precision
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
+        x, y, values, scales = ctx.saved_tensors
+        grad_x, grad_y, grad_values = (torch.zeros_like(t) for t in (x, y, values))
+        for blocks, keys, logs in ctx.lists.products(ctx.queries, x, y):
+            weights, g = logs.sub_(finite(scales[blocks])).exp2_(), grad[blocks]
+            _add(grad_values, keys, weights.mT @ g)
+            grad_logs = weights.mul_(g @ _rows(values, keys).mT).mul_(math.log(2))
+            _add(grad_x, ctx.queries.members[blocks], grad_logs @ _rows(y, keys))
+            _add(grad_y, keys, grad_logs.mT @ ctx.queries.take(x, blocks))
+        return None, None, grad_x, grad_y, grad_values
+
+
+def _rows(tokens: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``tokens (T, d)`` by index ``(n, k)``: ``(n, k, d)``."""
+    return tokens.index_select(0, index.flatten()).view(*index.shape, -1)
+
+
+def _add(tokens: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Add rows ``(n, k, d)`` to those of ``tokens (T, d)``."""
+    tokens.index_add_(0, index.flatten(), rows.flatten(0, 1))
+
+
+def _batches(lengths: list[int], start: int, size: int) -> Iterator[slice]:
+    """Blocks by number of keys, ascending, in products of at most `FLOATS`."""
     while start < len(lengths):
         end = start + 1
         while end < len(lengths) and lengths[end] * size * (end + 1 - start) <= common.FLOATS:
             end += 1
-        yield slice(start, end), lengths[start], lengths[end - 1]
+        yield slice(start, end)
         start = end

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from hrf.attention.clusters import common
 from hrf.attention.clusters.common import LOG2E, Engine
-from hrf.attention.segments import finite
-from hrf.features.base import Features, Side
+from hrf.features.base import Features, Side, finite
 from hrf.features.grouping import Groups, gather_rows
 
 __all__ = ["Pairs"]
