@@ -151,9 +151,10 @@ def _padding(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
         "linear attention never forms the weight of a pair, so it cannot honour arbitrary masks: "
         "only padding of keys and is_causal"
     )
-    if mask.dtype != torch.bool:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
         raise TypeError(
-            f"key_padding_mask is a tensor of {mask.dtype}; expected booleans, True to ignore ({why})"
+            f"key_padding_mask is {received}; expected a tensor of booleans, True to ignore ({why})"
         )
     if tuple(mask.shape) != shape:
         raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}; expected {shape} ({why})")
