@@ -57,7 +57,7 @@ class Small(NamedTuple):
             return None
         if not (can_look(query) and query.numel() and key.numel()):
             return None
-        q, k, v = (u.to(blocks.dtype) for u in (query, key, value))
+        q, k, v = (u.detach().to(blocks.dtype) for u in (query, key, value))
         if blocks.ignore is not None:
             k, v = (u.masked_fill(blocks.ignore[:, None, :, None], 0) for u in (k, v))
         omega, square = feature_map.projection.omega.to(k.dtype), half_square(k).mul_(blocks.root**2)
