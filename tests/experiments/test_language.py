@@ -156,11 +156,14 @@ def perplexities(settings, values):
 def test_claims_about_samplers_follow_from_perplexities():
     settings = sampled_softmax.EXPERIMENT.quick
     values = dict.fromkeys(drawing.SAMPLERS, 200.0) | {"exact": 150.0}
-    alike, exact, _, _ = sampled_softmax.claims(settings, perplexities(settings, values))
+    alike, order, exact, _, _ = sampled_softmax.claims(settings, perplexities(settings, values))
     assert alike.verdict == "holds"
     assert "no two of them" in alike.sentence
     assert "150" in exact.sentence
     assert "lower, clearly so" in exact.sentence
+    assert (order.verdict, order.ours) == ("fails", "better than trigonometric: none; than uniform: none")
+    as_printed = values | {"uniform": 300.0, "trigonometric": 250.0}
+    assert sampled_softmax.claims(settings, perplexities(settings, as_printed))[1].verdict == "holds"
     far = values | {"FAVOR+": 300.0}
     claim = sampled_softmax.claims(settings, perplexities(settings, far))[0]
     assert claim.verdict == "partly"
