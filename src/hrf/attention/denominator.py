@@ -20,6 +20,7 @@ __all__ = [
     "FLOOR",
     "RULES",
     "Denominator",
+    "divided",
     "key_moments",
     "log_bound",
     "per_row",
@@ -158,7 +159,16 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float =
 def quotient(
     inputs: Inputs, sums: Iterable[Features], moments: Tensor, feature_map: FeatureMap, rule: Denominator
 ) -> Tensor:
-    """Outputs ``(B, H, L, d_v)`` from sums with the denominator in the last column.
+    """Outputs ``(B, H, L, d_v)`` from sums with the denominator in the last column; they are counted."""
+    out, low = divided(inputs, sums, moments, feature_map, rule)
+    rule.count(low, moments[..., :1])
+    return out
+
+
+def divided(
+    inputs: Inputs, sums: Iterable[Features], moments: Tensor, feature_map: FeatureMap, rule: Denominator
+) -> tuple[Tensor, Tensor]:
+    """Outputs ``(B, H, L, d_v)``, and which denominators are too small, ``(B, H, L, 1)``.
 
     The sums are those of some of B·H rows after others, ``(rows, L, d_v + 1)``: they are divided one by one, so
     that they never exist for all rows unless autograd needs them.
@@ -178,5 +188,4 @@ def quotient(
             torch.div(values[..., :-1], used, out=out[rows])
         start = rows.stop
     lead = inputs.query.shape[:2]
-    rule.count(low.unflatten(0, lead), moments[..., :1])
-    return (torch.cat(watched) if watched else out).unflatten(0, lead)
+    return (torch.cat(watched) if watched else out).unflatten(0, lead), low.unflatten(0, lead)
