@@ -12,8 +12,11 @@ import resource, torch, hrf
 
 torch.set_num_threads(1)
 is_causal, train = {is_causal}, {train}
-phi = hrf.Positive(64, n_projections=128)
-hrf.attention(*torch.randn(3, 1, 8, 8, 64), phi, is_causal=is_causal)  # what the first call loads
+phi = {phi}
+first = torch.randn(3, 1, {heads}, 8, 64, requires_grad=train)  # what the first call loads
+out = hrf.attention(*first, phi, is_causal=is_causal)
+if train:
+    out.sum().backward()
 qkv = [t.clone().requires_grad_(train) for t in torch.randn(3, 1, {heads}, {length}, 64)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 out = hrf.attention(*qkv, phi, is_causal=is_causal)
@@ -23,9 +26,20 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-def peak(**settings) -> int:
+POSITIVE = "hrf.Positive(64, n_projections=128)"
+CLUSTERED = (
+    "hrf.ClusteredHybrid.fit(*torch.randn(2, 2048, 64), n_clusters=(16, 16), n_projections=16, base='{}')"
+)
+STRUCTURED = {
+    "angular": "hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)",
+    "separable": CLUSTERED.format("separable"),
+    "shifted": CLUSTERED.format("shifted"),
+}
+
+
+def peak(*, phi: str = POSITIVE, **settings) -> int:
     """Bytes beyond the inputs."""
-    script = SCRIPT.format(**settings)
+    script = SCRIPT.format(phi=phi, **settings)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return int(run.stdout)
 
@@ -44,3 +58,15 @@ def test_training_holds_no_features(is_causal):
     # Output, its gradient and three gradients of inputs, a few numbers a row, and the blocks. Features of
     # queries and keys would add twice 256 floats a row, 134 MB.
     assert received < heads * length * (5 * 64 + 16) * 4 + (64 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", STRUCTURED.values(), ids=STRUCTURED)
+def test_training_holds_the_graph_of_few_rows(phi):
+    few, many, length = 2, 8, 8192
+    least, most = (
+        peak(phi=phi, is_causal=False, train=True, heads=heads, length=length) for heads in (few, many)
+    )
+    # More heads add what they add above: output, gradients, a few numbers a row. Their graphs would add features,
+    # codes or distances to centres, and states: another 600 floats a row or more, 118 MB.
+    assert most - least < (many - few) * length * (5 * 64 + 16) * 4 + (16 << 20)

@@ -166,15 +166,23 @@ def quotient(
 
 
 def divided(
-    inputs: Inputs, sums: Iterable[Features], moments: Tensor, feature_map: FeatureMap, rule: Denominator
+    inputs: Inputs,
+    sums: Iterable[Features],
+    moments: Tensor,
+    feature_map: FeatureMap,
+    rule: Denominator,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Outputs ``(B, H, L, d_v)``, and which denominators are too small, ``(B, H, L, 1)``.
+    """Outputs ``(B, H, L, d_v)``, written to ``out`` without autograd; which denominators are low, ``(B, H, L, 1)``.
 
     The sums are those of some of B·H rows after others, ``(rows, L, d_v + 1)``: they are divided one by one, so
     that they never exist for all rows unless autograd needs them.
     """
     x, seen = inputs.query.to(inputs.dtype).flatten(0, 1), moments.flatten(0, 1)
-    out = x.new_empty(*x.shape[:2], inputs.value.shape[-1])
+    lead = inputs.query.shape[:2]
+    if out is None:
+        out = x.new_empty(*lead, x.shape[1], inputs.value.shape[-1])
+    places = out.view(*x.shape[:2], out.shape[-1])
     low = torch.empty_like(x[..., :1], dtype=torch.bool)
     watched, start = [], 0
     for values, log_scale in sums:
@@ -185,7 +193,6 @@ def divided(
         if values.requires_grad or is_traced():
             watched.append(values[..., :-1] / used)
         else:
-            torch.div(values[..., :-1], used, out=out[rows])
+            torch.div(values[..., :-1], used, out=places[rows])
         start = rows.stop
-    lead = inputs.query.shape[:2]
-    return (torch.cat(watched) if watched else out).unflatten(0, lead), low.unflatten(0, lead)
+    return torch.cat(watched).unflatten(0, lead) if watched else out, low.unflatten(0, lead)

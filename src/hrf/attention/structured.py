@@ -23,7 +23,7 @@ from hrf.features.heads import of_heads
 
 __all__ = ["attend", "serves"]
 
-_TOKENS = 1 << 14  # at a time, or one row
+_TOKENS = 1 << 14, 1 << 12  # at a time, or one row: in the forward pass, and with a graph
 
 Engine = Callable[..., Iterator[Features]]  # x, y, values, the map, keys to keep, root, ones
 Part = tuple[slice, slice]  # of batch elements and of heads
@@ -49,8 +49,8 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, rows: _Rows, query: Tensor, key: Tensor, value: Tensor, *learned: Tensor) -> Any:
         out = query.new_empty(*query.shape[:-1], value.shape[-1], dtype=rows.dtype)
         low = torch.empty_like(out[..., :1], dtype=torch.bool)
-        for part in rows.parts(query, key):
-            out[part], low[part] = rows.attend(part, query[part], key[part], value[part])
+        for part in rows.parts(query, key, _TOKENS[0]):
+            _, low[part] = rows.attend(part, query[part], key[part], value[part], out[part])
         rows.rule.count(low, rows.moments[..., :1])
         ctx.rows, ctx.learned = rows, learned
         # The backward pass uses the map again: saved here, a redraw in between is an error.
@@ -62,9 +62,10 @@ class _Attend(torch.autograd.Function):
     @full_precision
     def backward(ctx: Any, grad: Tensor) -> Any:
         rows: _Rows = ctx.rows
-        inputs = ctx.saved_tensors[:3]
+        query, key, value, *_ = ctx.saved_tensors
+        inputs = query, key, value
         grads = [torch.zeros_like(u) for u in (*inputs, *ctx.learned)]
-        for part in rows.parts(*inputs[:2]):
+        for part in rows.parts(query, key, _TOKENS[1]):
             some = [u[part].detach() for u in inputs]
             for u, needed in zip(some, ctx.needs_input_grad[1:4], strict=True):
                 u.requires_grad_(needed)
@@ -98,21 +99,24 @@ class _Rows:
     root: float
     dtype: torch.dtype
 
-    def parts(self, query: Tensor, key: Tensor) -> Iterator[Part]:
+    def parts(self, query: Tensor, key: Tensor, tokens: int) -> Iterator[Part]:
         """Some heads of one batch element after the other, or all of several."""
         size, heads = query.shape[:2]
-        n_rows = max(1, _TOKENS // max(1, query.shape[2], key.shape[2]))
+        n_rows = max(1, tokens // max(1, query.shape[2], key.shape[2]))
         elements, some = max(1, n_rows // heads), min(n_rows, heads)
         for b in range(0, size, elements):
             for h in range(0, heads, some):
                 yield slice(b, b + elements), slice(h, min(h + some, heads))
 
-    def attend(self, part: Part, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of a part, given its inputs, and which of its denominators are too small."""
+    def attend(
+        self, part: Part, query: Tensor, key: Tensor, value: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs of a part, given its inputs, and which of its denominators are too small (`divided`)."""
         ignore = None if self.ignore is None else self.ignore[part[0]]
         inputs = Inputs(query, key, value, ignore, self.root, self.dtype, ())
         feature_map = of_heads(self.feature_map, part[1])
-        return divided(inputs, _sums(inputs, feature_map), self.moments[part], feature_map, self.rule)
+        sums, moments = _sums(inputs, feature_map), self.moments[part]
+        return divided(inputs, sums, moments, feature_map, self.rule, out)
 
 
 def _engine(feature_map: FeatureMap) -> Engine | None:

@@ -20,6 +20,7 @@ from hrf.attention.clusters import common
 from hrf.attention.clusters.common import LOG2E, Clusters, Engine
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
+from hrf.attention.clusters.wide import wide_product
 from hrf.attention.segments import Blocks, finite, joined, nothing, with_ones
 from hrf.features.base import Features
 from hrf.features.clustered import ClusteredHybrid
@@ -167,7 +168,7 @@ def _write(blocks: Blocks, logs: Tensor, phi: Features | None, values: Tensor) -
     width = k * (1 if phi is None else phi.values.shape[-1])
     states = values.new_zeros(len(scale), width * values.shape[-1])
     for some in blocks.pieces(common.FLOATS // (width * logs.shape[1])):
-        product = _wide(weights, phi, blocks, some).mT @ blocks.take_once(values, some)
+        product = _product(weights, phi, blocks, some, blocks.take_once(values, some), transposed=True)
         states = states.index_add_(0, blocks.segment[some], product.flatten(1))
     return states.view(n_rows, -1, k, width // k, values.shape[-1]), scale.view(n_rows, -1, k)
 
@@ -187,7 +188,7 @@ def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, sta
     weights = logs.sub_(finite(scale)).exp2_()
     states = states.flatten(0, 1)
     parts = [
-        _wide(weights, phi, blocks, some) @ states.index_select(0, blocks.segment[some])
+        _product(weights, phi, blocks, some, states.index_select(0, blocks.segment[some]))
         for some in blocks.pieces(common.FLOATS // (states.shape[1] * logs.shape[1]))
     ]
     if phi is not None:
@@ -195,9 +196,17 @@ def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, sta
     return Features(blocks.give(torch.cat(parts)), blocks.give(scale))
 
 
-def _wide(weights: Tensor, phi: Features | None, blocks: Blocks, some: slice) -> Tensor:
-    """All products of a weight and a feature: ``(n, size, k·D)``."""
+def _product(
+    weights: Tensor,
+    phi: Features | None,
+    blocks: Blocks,
+    some: slice,
+    other: Tensor,
+    *,
+    transposed: bool = False,
+) -> Tensor:
+    """The `wide_product` of some blocks, whose features are those of all tokens."""
     if phi is None:
-        return weights[some]
+        return (weights[some].mT if transposed else weights[some]) @ other
     features = blocks.take(phi.values.flatten(0, -2), some)
-    return (weights[some].unsqueeze(-1) * features.unsqueeze(-2)).flatten(-2)
+    return wide_product(weights[some], features, other, transposed=transposed)
