@@ -1,50 +1,106 @@
-"""Matrix products with all products of a weight and a feature, which are far wider than both: they are not kept."""
+"""Sums with all products W of a weight and a feature, which are far wider than both: W exists for a few blocks only.
+
+Writing adds Wᵀv to the states of segments, reading gives W times a state, and each is the other's gradient. The
+gradient of W itself is an outer product, of which weights and features take their parts block by block.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["wide_product"]
+__all__ = ["Wide"]
 
 
-def wide_product(weights: Tensor, features: Tensor, other: Tensor, *, transposed: bool = False) -> Tensor:
-    """W @ other, or Wᵀ @ other, with the products W ``(n, size, k·D)``.
+class Wide(NamedTuple):
+    """The products W ``(N, size, k·D)`` of N blocks.
 
-    Args:
-        weights: ``(n, size, k)``.
-        features: ``(n, size, D)``.
-        other: ``(n, k·D, c)``, or ``(n, size, c)``.
-        transposed: take Wᵀ.
+    Attributes:
+        weights: ``(N, size, k)``.
+        features: ``(N, size, D)``; ``None`` is 1.
+        segment: of each block, ``(N,)``.
+        pieces: blocks that are multiplied at a time.
     """
-    return _WideProduct.apply(weights, features, other, transposed)
+
+    weights: Tensor
+    features: Tensor | None
+    segment: Tensor
+    pieces: list[slice]
+
+    def write(self, values: Tensor, n_segments: int) -> Tensor:
+        """Σ Wᵀv over the blocks of each segment: ``(N, size, c) -> (n_segments, k·D, c)``."""
+        return _Write.apply(values, n_segments, *self)
+
+    def read(self, states: Tensor) -> Tensor:
+        """W times the state of the block's segment: ``(n_segments, k·D, c) -> (N, size, c)``."""
+        return _Read.apply(states, *self)
+
+    def sums(self, values: Tensor, n_segments: int) -> Tensor:
+        """`write`, without autograd."""
+        width = self.weights.shape[-1] * (1 if self.features is None else self.features.shape[-1])
+        states = values.new_zeros(n_segments, width, values.shape[-1])
+        for some in self.pieces:
+            states.index_add_(0, self.segment[some], self._products(some).mT @ values[some])
+        return states
+
+    def products(self, states: Tensor) -> Tensor:
+        """`read`, without autograd."""
+        out = states.new_empty(*self.weights.shape[:2], states.shape[-1])
+        for some in self.pieces:
+            torch.bmm(self._products(some), self._states(states, some), out=out[some])
+        return out
+
+    def pull(self, values: Tensor, states: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients of weights and features if that of W is values · statesᵀ."""
+        weights = torch.empty_like(self.weights)
+        features = None if self.features is None else torch.empty_like(self.features)
+        for some in self.pieces:
+            grad = values[some] @ self._states(states, some).mT
+            if self.features is None or features is None:
+                weights[some] = grad
+                continue
+            grad = grad.view(*weights[some].shape, -1)  # (n, size, k, D)
+            weights[some] = (grad @ self.features[some].unsqueeze(-1)).squeeze(-1)
+            features[some] = (self.weights[some].unsqueeze(-2) @ grad).squeeze(-2)
+        return weights, features
+
+    def _products(self, some: slice) -> Tensor:
+        if self.features is None:
+            return self.weights[some]
+        return (self.weights[some].unsqueeze(-1) * self.features[some].unsqueeze(-2)).flatten(-2)
+
+    def _states(self, states: Tensor, some: slice) -> Tensor:
+        return states.index_select(0, self.segment[some])
 
 
-class _WideProduct(torch.autograd.Function):
-    """The backward pass multiplies weights and features again."""
-
+class _Write(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, features: Tensor, other: Tensor, transposed: bool) -> Tensor:
-        ctx.save_for_backward(weights, features, other)
-        ctx.transposed = transposed
-        wide = _wide(weights, features)
-        return (wide.mT if transposed else wide) @ other
+    def forward(ctx: Any, values: Tensor, n_segments: int, *wide: Any) -> Tensor:
+        weights, features, segment, ctx.pieces = wide
+        ctx.save_for_backward(values, weights, features, segment)
+        return Wide(*wide).sums(values, n_segments)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        weights, features, other = ctx.saved_tensors
-        wide = _wide(weights, features)
-        grad_other = (wide if ctx.transposed else wide.mT) @ grad
-        left, right = (other, grad) if ctx.transposed else (grad, other)
-        grad_wide = torch.matmul(left, right.mT, out=wide).view(*weights.shape, -1)
-        grad_weights = (grad_wide @ features.unsqueeze(-1)).squeeze(-1)
-        grad_features = (weights.unsqueeze(-2) @ grad_wide).squeeze(-2)
-        return grad_weights, grad_features, grad_other, None
+        values, weights, features, segment = ctx.saved_tensors
+        products = Wide(weights, features, segment, ctx.pieces)
+        return products.products(grad), None, *products.pull(values, grad), None, None
 
 
-def _wide(weights: Tensor, features: Tensor) -> Tensor:
-    return (weights.unsqueeze(-1) * features.unsqueeze(-2)).flatten(-2)
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, *wide: Any) -> Tensor:
+        weights, features, segment, ctx.pieces = wide
+        ctx.save_for_backward(states, weights, features, segment)
+        return Wide(*wide).products(states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        states, weights, features, segment = ctx.saved_tensors
+        products = Wide(weights, features, segment, ctx.pieces)
+        return products.sums(grad, len(states)), *products.pull(grad, states), None, None
