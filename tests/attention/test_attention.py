@@ -9,7 +9,7 @@ from torch import nn
 import hrf
 from attention.data import assert_equals_reference, assert_same, inputs, padding
 from features.registry import DIM, MAPS, PARTLY_EXACT, build
-from hrf.attention import blocks, causal, reference, small
+from hrf.attention import blocks, causal, reference, small, structured
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
@@ -18,12 +18,13 @@ one_or_each = pytest.mark.parametrize("heads", [None, 4], ids=["one map", "map a
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Several blocks and chunks, the last not full."""
+    """Several blocks, chunks and parts of the rows, the last not full."""
     monkeypatch.setattr(causal, "_CHUNK", 4)
     monkeypatch.setattr(blocks, "_FLOATS", 1)
     monkeypatch.setattr(blocks, "_LEAST", 4)
     monkeypatch.setattr(small, "_FLOATS", 1)
     monkeypatch.setattr(small, "_ROWS", 4)
+    monkeypatch.setattr(structured, "_TOKENS", (27, 9))
 
 
 @every_map
@@ -184,6 +185,33 @@ def test_learnable_parameters_of_a_map_get_gradients(is_causal):
     assert_same(received, expected, [q, k, v, phi.weight])
 
 
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("angular hybrid", ["bases.0.projection.omega"]),
+        ("angular hybrid independent", ["bases.0.projection.omega", "bases.1.projection.omega"]),
+        ("clustered paper", ["feature_map.projection.omega"]),
+        ("clustered shrunk", ["query_centers", "key_centers", "shrinkage", "feature_map.projection.omega"]),
+    ],
+)
+@one_or_each
+def test_learned_parts_of_structured_maps_get_gradients(name, parts, heads):
+    q, k, v = inputs(2)
+    phi = build(name, heads=heads)
+    learned = [phi.get_buffer(part).requires_grad_() for part in parts]
+    received, expected = (attend(q, k, v, phi) for attend in (hrf.attention, reference.attention))
+    assert_same(received, expected, [q, k, v, *learned])
+
+
+def test_gradients_of_some_inputs_only():
+    q, k, v = inputs(2)
+    phi = build("angular hybrid")
+    expected = torch.autograd.grad(hrf.attention(q, k, v, phi).sum(), [k, v])
+    alone = torch.autograd.grad(hrf.attention(q.detach(), k, v, phi).sum(), [k, v])
+    for mine, theirs in zip(alone, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own, where it hands over
 @pytest.mark.parametrize("name", ["positive", "angular hybrid"])
 @both_ways
@@ -224,7 +252,9 @@ def test_autocast_does_not_reach_inside(is_causal):
         assert torch.equal(hrf.attention(q, k, v, phi, is_causal=is_causal), expected)
 
 
-@pytest.mark.parametrize("name", ["positive", "trigonometric", "favor#"])
+@pytest.mark.parametrize(
+    "name", ["positive", "trigonometric", "favor#", "angular hybrid", "clustered shifted"]
+)
 @both_ways
 def test_autocast_does_not_reach_the_backward_pass(name, is_causal):
     phi = build(name).float()

@@ -13,7 +13,10 @@ import resource, torch, hrf
 torch.set_num_threads(1)
 is_causal, train = {is_causal}, {train}
 phi = {phi}
-hrf.attention(*torch.randn(3, 1, 8, 8, 64), phi, is_causal=is_causal)  # what the first call loads
+first = torch.randn(3, 1, {heads}, 8, 64, requires_grad=train)  # what the first call loads
+out = hrf.attention(*first, phi, is_causal=is_causal)
+if train:
+    out.sum().backward()
 qkv = [t.clone().requires_grad_(train) for t in torch.randn(3, 1, {heads}, {length}, 64)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 out = hrf.attention(*qkv, phi, is_causal=is_causal)
@@ -28,8 +31,17 @@ PARTLY_EXACT = (
     "hrf.ClusteredHybrid(*torch.randn(2, 8, 64), base='separable', exact=torch.eye(8, dtype=torch.bool))"
 )
 
+CLUSTERED = (
+    "hrf.ClusteredHybrid.fit(*torch.randn(2, 2048, 64), n_clusters=(16, 16), n_projections=16, base='{}')"
+)
+STRUCTURED = {
+    "angular": "hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)",
+    "separable": CLUSTERED.format("separable"),
+    "shifted": CLUSTERED.format("shifted"),
+}
 
-def peak(phi: str = POSITIVE, **settings) -> int:
+
+def peak(*, phi: str = POSITIVE, **settings) -> int:
     """Bytes beyond the inputs."""
     script = SCRIPT.format(phi=phi, **settings)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -55,7 +67,19 @@ def test_training_holds_no_features(is_causal):
 @pytest.mark.slow
 def test_training_holds_no_products_of_exact_pairs():
     heads, length = 2, 32_768
-    received = peak(PARTLY_EXACT, is_causal=True, train=True, heads=heads, length=length)
+    received = peak(phi=PARTLY_EXACT, is_causal=True, train=True, heads=heads, length=length)
     # As above, and the sums of exact pairs, what they are made of, and all their gradients: a dozen more tensors.
     # The products, of about an eighth of the pairs, would add 0.5 GB.
     assert received < heads * length * (17 * 65 + 64) * 4 + (64 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", STRUCTURED.values(), ids=STRUCTURED)
+def test_training_holds_the_graph_of_few_rows(phi):
+    few, many, length = 2, 8, 8192
+    least, most = (
+        peak(phi=phi, is_causal=False, train=True, heads=heads, length=length) for heads in (few, many)
+    )
+    # More heads add what they add above: output, gradients, a few numbers a row. Their graphs would add features,
+    # codes or distances to centres, and states: another 600 floats a row or more, 118 MB.
+    assert most - least < (many - few) * length * (5 * 64 + 16) * 4 + (16 << 20)

@@ -85,8 +85,8 @@ def _attend(inputs: Inputs, feature_map: FeatureMap, rule: Denominator, is_causa
         moments = key_moments(inputs, feature_map).cumsum(2)
         return causal.attend(inputs, per_row(inputs, moments), feature_map, rule)[0]
     moments = per_row(inputs, total_moments(inputs, feature_map))
-    if engine := structured.engine(feature_map):
-        return quotient(inputs, structured.sums(inputs, feature_map, engine), moments, feature_map, rule)
+    if structured.serves(feature_map):
+        return structured.attend(inputs, moments, feature_map, rule)
     if feature_map.factorised:
         return linear.attend(inputs, moments, feature_map, rule)
     return quotient(inputs, quadratic.sums(inputs, feature_map), moments, feature_map, rule)

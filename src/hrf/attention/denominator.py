@@ -20,6 +20,7 @@ __all__ = [
     "FLOOR",
     "RULES",
     "Denominator",
+    "divided",
     "key_moments",
     "log_bound",
     "per_row",
@@ -158,13 +159,30 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float =
 def quotient(
     inputs: Inputs, sums: Iterable[Features], moments: Tensor, feature_map: FeatureMap, rule: Denominator
 ) -> Tensor:
-    """Outputs ``(B, H, L, d_v)`` from sums with the denominator in the last column.
+    """Outputs ``(B, H, L, d_v)`` from sums with the denominator in the last column; they are counted."""
+    out, low = divided(inputs, sums, moments, feature_map, rule)
+    rule.count(low, moments[..., :1])
+    return out
+
+
+def divided(
+    inputs: Inputs,
+    sums: Iterable[Features],
+    moments: Tensor,
+    feature_map: FeatureMap,
+    rule: Denominator,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs ``(B, H, L, d_v)``, written to ``out`` without autograd; which denominators are low, ``(B, H, L, 1)``.
 
     The sums are those of some of B·H rows after others, ``(rows, L, d_v + 1)``: they are divided one by one, so
     that they never exist for all rows unless autograd needs them.
     """
     x, seen = inputs.query.to(inputs.dtype).flatten(0, 1), moments.flatten(0, 1)
-    out = x.new_empty(*x.shape[:2], inputs.value.shape[-1])
+    lead = inputs.query.shape[:2]
+    if out is None:
+        out = x.new_empty(*lead, x.shape[1], inputs.value.shape[-1])
+    places = out.view(*x.shape[:2], out.shape[-1])
     low = torch.empty_like(x[..., :1], dtype=torch.bool)
     watched, start = [], 0
     for values, log_scale in sums:
@@ -175,8 +193,6 @@ def quotient(
         if values.requires_grad or is_traced():
             watched.append(values[..., :-1] / used)
         else:
-            torch.div(values[..., :-1], used, out=out[rows])
+            torch.div(values[..., :-1], used, out=places[rows])
         start = rows.stop
-    lead = inputs.query.shape[:2]
-    rule.count(low.unflatten(0, lead), moments[..., :1])
-    return (torch.cat(watched) if watched else out).unflatten(0, lead)
+    return torch.cat(watched).unflatten(0, lead) if watched else out, low.unflatten(0, lead)

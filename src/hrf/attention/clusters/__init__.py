@@ -20,6 +20,7 @@ from hrf.attention.clusters import common
 from hrf.attention.clusters.common import LOG2E, Clusters, Engine
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
+from hrf.attention.clusters.wide import Wide
 from hrf.attention.segments import Blocks, joined, nothing, with_ones
 from hrf.features.base import Features, finite
 from hrf.features.clustered import ClusteredHybrid
@@ -164,12 +165,9 @@ def _write(blocks: Blocks, logs: Tensor, phi: Features | None, values: Tensor) -
         logs += blocks.take(phi.log_scale.flatten(0, -2) * LOG2E)
     scale = blocks.largest(logs.detach().amax(1))
     weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp2_()
-    width = k * (1 if phi is None else phi.values.shape[-1])
-    states = values.new_zeros(len(scale), width * values.shape[-1])
-    for some in blocks.pieces(common.FLOATS // (width * logs.shape[1])):
-        product = _wide(weights, phi, blocks, some).mT @ blocks.take_once(values, some)
-        states = states.index_add_(0, blocks.segment[some], product.flatten(1))
-    return states.view(n_rows, -1, k, width // k, values.shape[-1]), scale.view(n_rows, -1, k)
+    states = _wide(blocks, weights, phi).write(blocks.take_once(values), len(scale))
+    states = states.view(n_rows, -1, k, states.shape[1] // k, values.shape[-1])
+    return states, scale.view(n_rows, -1, k)
 
 
 def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, states: Tensor) -> Features:
@@ -185,19 +183,14 @@ def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, sta
     logs += table.flatten(0, 1).index_select(0, blocks.segment).unsqueeze(1)
     scale = logs.detach().amax(-1, keepdim=True)
     weights = logs.sub_(finite(scale)).exp2_()
-    states = states.flatten(0, 1)
-    parts = [
-        _wide(weights, phi, blocks, some) @ states.index_select(0, blocks.segment[some])
-        for some in blocks.pieces(common.FLOATS // (states.shape[1] * logs.shape[1]))
-    ]
+    sums = _wide(blocks, weights, phi).read(states.flatten(0, 1))
     if phi is not None:
         scale = scale + blocks.take(phi.log_scale.flatten(0, -2) * LOG2E)
-    return Features(blocks.give(torch.cat(parts)), blocks.give(scale))
+    return Features(blocks.give(sums), blocks.give(scale))
 
 
-def _wide(weights: Tensor, phi: Features | None, blocks: Blocks, some: slice) -> Tensor:
-    """All products of a weight and a feature: ``(n, size, k·D)``."""
-    if phi is None:
-        return weights[some]
-    features = blocks.take(phi.values.flatten(0, -2), some)
-    return (weights[some].unsqueeze(-1) * features.unsqueeze(-2)).flatten(-2)
+def _wide(blocks: Blocks, weights: Tensor, phi: Features | None) -> Wide:
+    """All products of a weight, ``(N, size, k)``, and a feature."""
+    features = None if phi is None else blocks.take(phi.values.flatten(0, -2))
+    width = weights.shape[1:].numel() * (1 if features is None else features.shape[-1])
+    return Wide(weights, features, blocks.segment, blocks.pieces(common.FLOATS // width))

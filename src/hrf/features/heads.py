@@ -1,0 +1,59 @@
+"""Some heads of a map, as a map."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from hrf.features.base import FeatureMap
+
+__all__ = ["of_heads"]
+
+Map = TypeVar("Map", bound=FeatureMap)
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def of_heads(feature_map: Map, heads: slice) -> Map:
+    """The map of some heads, of which there are H: a copy whose buffers and parameters are views.
+
+    So gradients reach those of the map itself. A part may have several heads for one of the map's, as
+    `ClusteredHybrid` has for pairs of clusters; then they are side by side. A map for all heads is its own.
+    """
+    if feature_map.heads is None or heads == slice(0, feature_map.heads):
+        return feature_map
+    return _Restriction(heads, feature_map.heads).of(feature_map, feature_map.heads)
+
+
+class _Restriction:
+    """Copies of the parts of one map; those that share a part share its copy."""
+
+    def __init__(self, heads: slice, n_heads: int) -> None:
+        self._heads, self._n_heads = heads, n_heads
+        self._copies: dict[nn.Module, nn.Module] = {}
+
+    def of(self, module: Module, n_heads: int | None) -> Module:
+        """The copy of a part, which has as many heads as the one that it belongs to unless it says otherwise."""
+        n_heads = getattr(module, "heads", n_heads)
+        if n_heads is None:
+            return module
+        each = n_heads // self._n_heads
+        rows = slice(self._heads.start * each, self._heads.stop * each)
+
+        def some(tensor: Tensor | None) -> Tensor | None:
+            return tensor if tensor is None or tensor.shape[:1] != (n_heads,) else tensor[rows]
+
+        if module not in self._copies:
+            self._copies[module] = twin = copy.copy(module)
+            vars(twin).update(
+                _parameters={name: some(tensor) for name, tensor in module._parameters.items()},
+                _buffers={name: some(tensor) for name, tensor in module._buffers.items()},
+                _modules={
+                    name: part if part is None else self.of(part, n_heads)
+                    for name, part in module._modules.items()
+                },
+            )
+            if hasattr(module, "heads"):
+                vars(twin).update(heads=rows.stop - rows.start)
+        return self._copies[module]  # type: ignore[return-value]
