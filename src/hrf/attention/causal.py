@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hrf.attention.blocks import LOWEST, Blocks, Outputs
-from hrf.attention.chunks import Chunks, Dense, Products
+from hrf.attention.chunks import Chunks, Dense, Products, joined
 from hrf.attention.clusters import causal as clusters
 from hrf.attention.clusters.causal import Past
 from hrf.attention.clusters.chunks import Clustered, of_residuals
@@ -186,7 +186,7 @@ class _Attend(torch.autograd.Function):
         ctx.save_for_backward(*saved, *blocks.feature_map.buffers())
         last = carry.scale.clone()
         ctx.mark_non_differentiable(last)
-        return outputs.values.unflatten(0, query.shape[:2]), carry.state.clone(), last
+        return outputs.values.unflatten(0, query.shape[:2]), carry.state, last
 
     @staticmethod
     @once_differentiable
@@ -199,7 +199,8 @@ class _Attend(torch.autograd.Function):
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from
-        chunks, running = _chunks(blocks), _Running(_chunks(blocks).split(state), scale)
+        chunks = _chunks(blocks)
+        running = _Running(chunks.split(state), scale)
         for chunk in _cut(query, key, chunks.size):
             before[chunk.keys.start] = running.scale
             phi, pull = chunks.traced(query, chunk.rows, "query")
@@ -231,7 +232,7 @@ class _Attend(torch.autograd.Function):
             for part in states:
                 part.mul_((start - top[:, -1:]).exp())
             phi.add_to(states, g * (start - top).exp())
-        grad_state = torch.cat(states, 1)
+        grad_state = joined(states)
         grads = grad_query, grad_key, grad_value, grad_state, None, grad_known, None
         return None, None, None, *grads, *learned.values()
 
@@ -264,7 +265,7 @@ def _outputs(
             sums = _both(sums, Features(*(tensor[:, chunk.rows] for tensor in known)))
         outputs.fill(blocks, chunk.rows, x, sums, moments)
         running.add(psi, v, top[:, -1:])
-    return outputs, Carry(torch.cat(running.states, 1), running.scale), tops
+    return outputs, Carry(joined(running.states), running.scale), tops
 
 
 def _both(sums: Features, others: Features) -> Features:

@@ -9,16 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from hrf.attention.blocks import Blocks, Place
 from hrf.features.base import Features, Side
 
-__all__ = ["Chunks", "Dense", "Pull", "Products"]
+__all__ = ["Chunks", "Dense", "Products", "Pull", "joined"]
 
 # From the gradients of features, and of their log scale, to that of the rows; those of parameters are added.
 Pull = Callable[[list[Tensor], Tensor, dict[Tensor, Tensor]], Tensor]
+
+
+def joined(states: list[Tensor]) -> Tensor:
+    """A state of all parts, which may be the only one itself."""
+    return states[0] if len(states) == 1 else torch.cat(states, 1)
 
 
 class Products(ABC):
@@ -89,12 +95,15 @@ class Dense(Chunks):
         self._blocks, self._places = blocks, {"query": Place(), "key": Place()}
 
     def split(self, state: Tensor) -> list[Tensor]:
+        """A copy, in one part."""
         return [state.clone()]
 
     def features(self, x: Tensor, rows: slice, side: Side) -> Products:
+        """Those of `Blocks.vectors`."""
         return _Dense(self._blocks.features(x, rows, side, self._places[side]))
 
     def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Products, Pull]:
+        """Those of rows of query or key, and the way back for gradients."""
         features, pull = self._blocks.traced(u, rows, side, self._places[side])
 
         def pulled(grad: list[Tensor], along: Tensor, parameters: dict[Tensor, Tensor]) -> Tensor:

@@ -44,14 +44,17 @@ class Clustered(Chunks):
         self._blocks, self._phi = blocks, phi
 
     def split(self, state: Tensor) -> list[Tensor]:
+        """A copy: what belongs to the base, and to the default map."""
         default = 0 if self._phi.default is None else self._phi.n_q * self._phi.default.feature_dim
         sizes = [state.shape[1] - default, default] if default else [state.shape[1]]
         return [part.clone(memory_format=torch.contiguous_format) for part in state.split(sizes, 1)]
 
     def features(self, x: Tensor, rows: slice, side: Side) -> Products:
+        """Those of `Blocks.vectors`."""
         return self._products(self._parts(x, side), rows, side)
 
     def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Products, Pull]:
+        """Those of rows of query or key, and the way back for gradients."""
         x = self._blocks.vectors(u, rows, side)
         with torch.enable_grad():
             parts = self._parts(x.requires_grad_(), side)
@@ -84,7 +87,7 @@ class _Clustered(Products):
 
     def scores(self, keys: Self) -> Tensor:
         first, *rest = (
-            (own.values @ other.values.mT).mul_(own.met(other)).mul_(other.met(own).mT)
+            (own.values @ other.values.mT).mul_(own.met(other)).mul_(own.meets(other))
             for own, other in zip(self.parts, keys.parts, strict=True)
         )
         return sum(rest, first)
@@ -101,8 +104,8 @@ class _Clustered(Products):
         found = []
         for own, other, state in zip(self.parts, others.parts, states, strict=True):
             grad_weights, grad_values = own.pulled(state, g)
-            both = weights * other.met(own).mT
-            grad_weights.baddbmm_(both * (own.values @ other.values.mT), other.here)
+            both = own.meets(other).mul_(weights)
+            grad_weights.baddbmm_((own.values @ other.values.mT).mul_(both), other.here)
             grad_values.baddbmm_(both.mul_(own.met(other)), other.values)
             found += [grad_weights, grad_values]
         return found
@@ -125,6 +128,10 @@ class _Part:
     def met(self, other: _Part) -> Tensor:
         """The weights for the cluster of each token of the other side: ``(N, T, S)``."""
         return self.weights @ other.here.mT
+
+    def meets(self, other: _Part) -> Tensor:
+        """The weights of each token of the other side for one's own cluster: ``(N, T, S)``."""
+        return self.here @ other.weights.mT
 
     def read(self, state: Tensor) -> Tensor:
         """Products with the states of each token's cluster: ``(N, T, c)``."""
