@@ -38,7 +38,7 @@ def of_residuals(feature_map: FeatureMap) -> ClusteredHybrid | None:
 class Clustered(Chunks):
     """Those of a base of residuals, and of a default map."""
 
-    size = 4
+    size = 4  # every chunk reads and writes the state, which is large
 
     def __init__(self, blocks: Blocks, phi: ClusteredHybrid) -> None:
         self._blocks, self._phi = blocks, phi
