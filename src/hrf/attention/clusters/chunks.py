@@ -200,4 +200,4 @@ class _Part:
         return (weights * values).flatten(-2)
 
     def _given(self, places: Tensor) -> Tensor:
-        return self._segments.give(places).view(*self.label.shape, -1)
+        return self._segments.give(places).view(*self.label.shape, places.shape[-1])
