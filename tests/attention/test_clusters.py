@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from attention import data
 from attention.engines import check_equal, inputs, reference
-from features.registry import build
-from hrf.attention import clusters
+from features.registry import PARTLY_EXACT, build
+from hrf.attention import causal, clusters
 from hrf.features.clustered import BASES, ClusteredHybrid
 
 DIM = 4
@@ -139,3 +140,15 @@ def test_finite_in_float32(base, variant, norm):
     assert all(g.isfinite().all() for g in gradients)
     if base == "separable" and variant in ("plain", "exact", "recentred"):
         assert (result.values[..., -1] > 0).all()  # all terms are positive: none of the sums is lost
+
+
+@pytest.mark.parametrize("name", ["clustered separable", "clustered with default", *PARTLY_EXACT])
+@pytest.mark.parametrize("length", [8, 11])
+def test_causal_in_several_chunks(name, length, monkeypatch):
+    phi = build(name)
+    monkeypatch.setattr(causal, "_CHUNK", 1)
+    monkeypatch.setattr(clusters.common, "FLOATS", 50)  # and several pieces
+    q, k, v = data.inputs(2, key_heads=2, length=length)
+    data.assert_equals_reference(q, k, v, phi, is_causal=True)
+    ignore = data.padding(2, length)
+    data.assert_equals_reference(q, k, v, phi, is_causal=True, key_padding_mask=ignore)

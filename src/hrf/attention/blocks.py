@@ -7,7 +7,7 @@ with a graph, which is pulled back and dropped before the next block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from hrf.attention.denominator import Denominator, log_bound
 from hrf.attention.inputs import Inputs
 from hrf.features.base import FeatureMap, Features, Side
 
-__all__ = ["LOWEST", "Blocks", "Outputs", "Place", "Pullback"]
+__all__ = ["LOWEST", "Blocks", "Outputs", "Place", "Pullback", "pulled"]
 
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
@@ -190,12 +190,19 @@ class Pullback:
         if self._blocks.by_hand:
             values = self._features.values.view_as(grad.values)
             return feature_map._pullback(x, self._side, values, grad).mul_(self._blocks.root)
-        pairs = [(out, g) for out, g in zip(self._features, grad, strict=True) if out.requires_grad]
-        if not pairs:
-            return torch.zeros_like(x)
-        outputs, grads = zip(*pairs, strict=True)
-        found = torch.autograd.grad(outputs, [x, *parameters], grads, allow_unused=True)
-        for parameter, g in zip(parameters, found[1:], strict=True):
-            if g is not None:
-                parameters[parameter] += g
-        return torch.zeros_like(x) if found[0] is None else found[0] * self._blocks.root
+        return pulled(x, self._features, grad, parameters) * self._blocks.root
+
+
+def pulled(
+    x: Tensor, outputs: Sequence[Tensor], grads: Sequence[Tensor], parameters: dict[Tensor, Tensor]
+) -> Tensor:
+    """The gradient of x by autograd, from those of some outputs; those of parameters are added to theirs."""
+    pairs = [(out, g.view_as(out)) for out, g in zip(outputs, grads, strict=True) if out.requires_grad]
+    if not pairs:
+        return torch.zeros_like(x)
+    outs, gs = zip(*pairs, strict=True)
+    found = torch.autograd.grad(outs, [x, *parameters], gs, allow_unused=True)
+    for parameter, g in zip(parameters, found[1:], strict=True):
+        if g is not None:
+            parameters[parameter] += g
+    return torch.zeros_like(x) if found[0] is None else found[0]

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hrf.attention.blocks import LOWEST, Blocks, Outputs, Place
+from hrf.attention.blocks import LOWEST, Blocks, Outputs
+from hrf.attention.chunks import Chunks, Dense, Products, joined
 from hrf.attention.clusters import causal as clusters
 from hrf.attention.clusters.causal import Past
+from hrf.attention.clusters.chunks import Clustered, of_residuals
 from hrf.attention.denominator import Denominator
 from hrf.attention.inputs import Inputs
 from hrf.attention.small import Small
@@ -65,11 +68,6 @@ class Carry(NamedTuple):
         """All of it, by name."""
         past = {} if self.past is None else self.past._asdict()
         return {"state": self.state, "scale": self.scale, **past}
-
-    def plus(self, psi: Features, v: Tensor, top: Tensor) -> Carry:
-        """With the keys of a chunk, at the scale ``top (N, 1, 1)``."""
-        state = self.state * (self.scale - top).exp()
-        return Carry(state.baddbmm_(psi.values.mT, v * (psi.log_scale - top).exp()), top)
 
 
 def attend(
@@ -127,12 +125,32 @@ class _Chunk(NamedTuple):
         return (log_scale.mT - row_tops).masked_fill_(later, -torch.inf).exp_()
 
 
-def _chunks(query: Tensor, key: Tensor) -> Iterator[_Chunk]:
-    length = key.shape[2]
+def _cut(query: Tensor, key: Tensor, size: int) -> Iterator[_Chunk]:
+    length, size = key.shape[2], size * _CHUNK
     groups = query.shape[2] // max(1, length)
-    for start in range(0, length, _CHUNK):
-        stop = min(start + _CHUNK, length)
+    for start in range(0, length, size):
+        stop = min(start + size, length)
         yield _Chunk(slice(start, stop), slice(start * groups, stop * groups), groups)
+
+
+@dataclass
+class _Running:
+    """A `Carry` in parts, of one's own."""
+
+    states: list[Tensor]
+    scale: Tensor
+
+    def add(self, psi: Products, v: Tensor, top: Tensor) -> None:
+        """Add the keys of a chunk, at the scale ``top (N, 1, 1)``."""
+        for state in self.states:
+            state.mul_((self.scale - top).exp())
+        psi.add_to(self.states, v * (psi.log_scale - top).exp())
+        self.scale = top
+
+
+def _chunks(blocks: Blocks) -> Chunks:
+    clustered = of_residuals(blocks.feature_map)
+    return Dense(blocks) if clustered is None else Clustered(blocks, clustered)
 
 
 class _Attend(torch.autograd.Function):
@@ -168,7 +186,7 @@ class _Attend(torch.autograd.Function):
         ctx.save_for_backward(*saved, *blocks.feature_map.buffers())
         last = carry.scale.clone()
         ctx.mark_non_differentiable(last)
-        return outputs.values.unflatten(0, query.shape[:2]), carry.state.clone(), last
+        return outputs.values.unflatten(0, query.shape[:2]), carry.state, last
 
     @staticmethod
     @once_differentiable
@@ -181,36 +199,40 @@ class _Attend(torch.autograd.Function):
         learned = {p: torch.zeros_like(p) for p in ctx.learned}
         grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
         before = {}  # the scale of the state that each chunk starts from
-        carry, places = Carry(state, scale), (Place(), Place())
-        for chunk in _chunks(query, key):
-            before[chunk.keys.start] = carry.scale
-            phi, pull = blocks.traced(query, chunk.rows, "query", places[0])
-            psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
+        chunks = _chunks(blocks)
+        running = _Running(chunks.split(state), scale)
+        for chunk in _cut(query, key, chunks.size):
+            before[chunk.keys.start] = running.scale
+            phi, pull = chunks.traced(query, chunk.rows, "query")
+            psi = chunks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key")
             v, top = blocks.values(value, chunk.keys), chunk.tops(tops)
             g, along = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
-            grad_phi = (g @ carry.state.mT).mul_((carry.scale - top).exp()).baddbmm_(grad_scores, psi.values)
+            decay = (running.scale - top).exp()
+            grad_phi = phi.gradient(g * decay, running.states, grad_scores, psi)
             if grad_known is not None:
                 at = known_scale[:, chunk.rows]
                 grad_known[:, chunk.rows], _ = divided.pull(grad[:, chunk.rows], chunk.rows, at, blocks.rule)
-                along = (grad_phi * phi.values).sum(-1, keepdim=True)  # no longer shared by all of the sums
-            grad_query[:, :, chunk.rows] = pull(Features(grad_phi, along), learned)
-            carry = carry.plus(psi, v, top[:, -1:])
-        for chunk in reversed(list(_chunks(query, key))):
-            phi = blocks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query", places[0])
-            psi, pull = blocks.traced(key, chunk.keys, "key", places[1])
+            grad_query[:, :, chunk.rows] = pull(grad_phi, along, learned)
+            running.add(psi, v, top[:, -1:])
+        states = chunks.split(grad_state)
+        for chunk in reversed(list(_cut(query, key, chunks.size))):
+            phi = chunks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query")
+            psi, pull = chunks.traced(key, chunk.keys, "key")
             v, top, start = blocks.values(value, chunk.keys), chunk.tops(tops), before[chunk.keys.start]
             g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
             weights = chunk.weights(psi.log_scale, top)
-            scores = (phi.values @ psi.values.mT).mul_(weights)
+            scores = phi.scores(psi).mul_(weights)
             share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk
-            grad_v = (psi.values @ grad_state).mul_(share).baddbmm_(scores.mT, g)
-            grad_psi = ((v * share) @ grad_state.mT).baddbmm_(weights.mul_(g @ v.mT).mT, phi.values)
+            grad_v = psi.times(states).mul_(share).baddbmm_(scores.mT, g)
+            grad_psi = psi.gradient(v * share, states, weights.mul_(g @ v.mT).mT, phi)
             along = (v * grad_v).sum(-1, keepdim=True)
-            grad_key[:, :, chunk.keys] = pull(Features(grad_psi, along), learned)
+            grad_key[:, :, chunk.keys] = pull(grad_psi, along, learned)
             grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(value[:, :, chunk.keys].shape)
-            decayed = grad_state * (start - top[:, -1:]).exp()
-            grad_state = decayed.baddbmm_(phi.values.mT, g * (start - top).exp())
+            for part in states:
+                part.mul_((start - top[:, -1:]).exp())
+            phi.add_to(states, g * (start - top).exp())
+        grad_state = joined(states)
         grads = grad_query, grad_key, grad_value, grad_state, None, grad_known, None
         return None, None, None, *grads, *learned.values()
 
@@ -225,24 +247,25 @@ def _outputs(
     known: Features | None,
 ) -> tuple[Outputs, Carry, Tensor]:
     """Quotients of all rows, what to carry on, and the scales cᵢ."""
-    places = Place(), Place()
+    chunks = _chunks(blocks)
+    running = _Running(chunks.split(carry.state), carry.scale)
     outputs = Outputs.empty(carry.state, query.shape[2])
     tops = carry.state.new_empty(len(carry.state), key.shape[2], 1)
-    for chunk in _chunks(query, key):
+    for chunk in _cut(query, key, chunks.size):
         x = blocks.vectors(query, chunk.rows, "query")
-        phi = blocks.features(x, chunk.rows, "query", places[0])
-        psi = blocks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key", places[1])
+        phi = chunks.features(x, chunk.rows, "query")
+        psi = chunks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key")
         v = blocks.values(value, chunk.keys)
-        tops[:, chunk.keys] = torch.maximum(carry.scale, psi.log_scale.cummax(1).values)
+        tops[:, chunk.keys] = torch.maximum(running.scale, psi.log_scale.cummax(1).values)
         top = chunk.tops(tops)
-        scores = (phi.values @ psi.values.mT).mul_(chunk.weights(psi.log_scale, top))
-        values = (phi.values @ carry.state).mul_((carry.scale - top).exp()).baddbmm_(scores, v)
+        scores = phi.scores(psi).mul_(chunk.weights(psi.log_scale, top))
+        values = phi.times(running.states).mul_((running.scale - top).exp()).baddbmm_(scores, v)
         sums = Features(values, phi.log_scale + top)
         if known is not None:
             sums = _both(sums, Features(*(tensor[:, chunk.rows] for tensor in known)))
         outputs.fill(blocks, chunk.rows, x, sums, moments)
-        carry = carry.plus(psi, v, top[:, -1:])
-    return outputs, carry, tops
+        running.add(psi, v, top[:, -1:])
+    return outputs, Carry(joined(running.states), running.scale), tops
 
 
 def _both(sums: Features, others: Features) -> Features:

@@ -93,11 +93,11 @@ class Blocks(NamedTuple):
         members = self.members[some]
         return tokens.index_select(0, members.flatten()).view(*members.shape, tokens.shape[-1])
 
-    def take_once(self, tokens: Tensor) -> Tensor:
-        """What all places hold, with zeros in those left over: ``(N, size, d)``."""
-        left_over = (~self.filled).flatten().nonzero().squeeze(-1)
-        places = self.take(tokens).flatten(0, 1).index_fill_(0, left_over, 0)
-        return places.unflatten(0, self.members.shape)
+    def take_once(self, tokens: Tensor, some: slice = _ALL) -> Tensor:
+        """The same, with zeros in the places left over."""
+        members = self.members[some]
+        left_over = (~self.filled[some]).flatten().nonzero().squeeze(-1)
+        return self.take(tokens, some).flatten(0, 1).index_fill_(0, left_over, 0).unflatten(0, members.shape)
 
     def give(self, places: Tensor) -> Tensor:
         """Back from places ``(N, size, d)`` to tokens, for one label a token: ``(R·L, d)``."""

@@ -34,7 +34,7 @@ from hrf.features import flops
 from hrf.features.base import FeatureMap, Features, Side, common_scale, finite
 from hrf.features.cluster_fit import BASES, fitted_parts
 from hrf.features.flops import Flops
-from hrf.features.grouping import by_pairs, gather_rows, look_up
+from hrf.features.grouping import Active, by_pairs, gather_rows, look_up
 from hrf.fitting import ResidualFit, assign, samples
 from hrf.projections import draw
 
@@ -355,29 +355,42 @@ class ClusteredHybrid(FeatureMap):
         The scale of a key without such pairs is −∞.
         """
         own = self.assign(x, side)
-        parts = [
-            self._pair_features(x, side, own) if self._per_pair else self._residual_features(x, side, own)
-        ]
-        if self.default is not None and self.served is not None:
-            values, log_scale = self.default._scaled(x, side)
-            unserved = ~(self.served if self.exact is None else self.served | self.exact)
-            unserved = unserved.mT.expand(*own.shape[:-1], -1, -1)
-            active = one_hot(own, self.n_q).bool() if side == "query" else gather_rows(unserved, own)
-            values = active.to(x.dtype).unsqueeze(-1) * values.unsqueeze(-2)
-            log_scale = log_scale.masked_fill(~active.any(-1, keepdim=True), -torch.inf)
-            parts.append(Features(values.flatten(-2), log_scale))
+        parts = [self._pair_features(x, side, own)] if self._per_pair else []
+        parts += [part.spread(side) for part in self._active_parts(x, side, own)]
         blocks, scale = common_scale(parts)
         return Features(torch.cat(blocks, -1), scale)
+
+    def _active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
+        """What a base of residuals and the default map have for vectors of the clusters ``own``."""
+        parts = [] if self._per_pair else [self._residual_part(x, side, own)]
+        if self.default is not None:
+            parts.append(self._default_part(self.default, x, side, own))
+        return parts
+
+    def _default_part(self, default: FeatureMap, x: Tensor, side: Side, own: Tensor) -> Active:
+        """All keys are in one cluster here, and their weights say which queries they meet."""
+        values, log_scale = default._scaled(x, side)
+        if side == "query":
+            return Active(own, self.n_q, torch.ones_like(log_scale), values, log_scale)
+        assert self.served is not None
+        unserved = ~(self.served if self.exact is None else self.served | self.exact)
+        meets = gather_rows(unserved.mT.expand(*own.shape[:-1], -1, -1), own)
+        log_scale = log_scale.masked_fill(~meets.any(-1, keepdim=True), -torch.inf)
+        return Active(torch.zeros_like(own), 1, meets.to(x.dtype), values, log_scale)
+
+    def _estimates(self) -> Tensor | None:
+        """Pairs of clusters that the base estimates; ``None`` is all."""
+        if self.exact is None:
+            return self.served
+        return ~self.exact if self.served is None else self.served & ~self.exact
 
     def _active(self, own: Tensor, side: Side) -> Tensor:
         """Which blocks (i, j) a vector of a cluster has: booleans ``(..., L, n_q, n_k)``."""
         if side == "query":
-            blocks = one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
-            return blocks
+            return one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
         blocks = one_hot(own, self.n_k).bool().unsqueeze(-2).expand(*own.shape, self.n_q, -1)
-        for pairs in (self.served, None if self.exact is None else ~self.exact):
-            blocks = blocks if pairs is None else blocks & pairs.unsqueeze(-3)
-        return blocks
+        pairs = self._estimates()
+        return blocks if pairs is None else blocks & pairs.unsqueeze(-3)
 
     def _pair_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
         assert self.feature_map is not None
@@ -391,21 +404,24 @@ class ClusteredHybrid(FeatureMap):
         values = values * (log_scale - finite(scale)[..., None, None]).masked_fill(~active, -torch.inf).exp()
         return Features(values.flatten(-3), scale)
 
-    def _residual_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
+    def _residual_part(self, x: Tensor, side: Side, own: Tensor) -> Active:
         query_centers, key_centers = self.query_centers.to(x.dtype), self.key_centers.to(x.dtype)
-        between = (query_centers @ key_centers.mT).unsqueeze(-3) / 2  # rᵢᵀrⱼ/2: (..., 1, n_q, n_k)
-        mine, others = (query_centers, key_centers) if side == "query" else (key_centers, query_centers)
-        products = x @ others.mT  # xᵀrⱼ or rᵢᵀy
-        logs = products.unsqueeze(-2 if side == "query" else -1) - between
-        logs = logs.masked_fill(~self._active(own, side), -torch.inf)
-        scale = logs.detach().amax((-2, -1)).unsqueeze(-1)
-        weights = (logs - finite(scale).unsqueeze(-1)).exp().unsqueeze(-1)
+        between = query_centers @ key_centers.mT / 2  # rᵢᵀrⱼ/2
+        pairs = None
+        if side == "query":
+            mine, others = query_centers, key_centers
+        else:
+            mine, others, between, pairs = key_centers, query_centers, between.mT, self._estimates()
+        lead = own.shape[:-1]
+        logs = x @ others.mT - gather_rows(between.expand(*lead, -1, -1), own)  # xᵀrⱼ or rᵢᵀy: (..., L, n)
+        if pairs is not None:
+            logs = logs.masked_fill(~gather_rows(pairs.mT.expand(*lead, -1, -1), own), -torch.inf)
+        scale = logs.detach().amax(-1, keepdim=True)
+        weights = (logs - finite(scale)).exp()
         if self.feature_map is None:
-            return Features(weights.flatten(-3), scale)
-        center = gather_rows(mine.expand(*own.shape[:-1], -1, -1), own)
-        features = self._of_residuals(x - center, side)
-        values = weights * features.values.unsqueeze(-2).unsqueeze(-2)
-        return Features(values.flatten(-3), scale + features.log_scale)
+            return Active(own, mine.shape[-2], weights, torch.ones_like(scale), scale)
+        features = self._of_residuals(x - gather_rows(mine.expand(*lead, -1, -1), own), side)
+        return Active(own, mine.shape[-2], weights, features.values, scale + features.log_scale)
 
     def _of_residuals(self, u: Tensor, side: Side) -> Features:
         """Features of residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""

@@ -7,8 +7,37 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-__all__ = ["Groups", "by_pairs", "gather_rows", "look_up"]
+from hrf.features.base import Features, Side
+
+__all__ = ["Active", "Groups", "by_pairs", "gather_rows", "look_up"]
+
+
+class Active(NamedTuple):
+    """Features of vectors that are zero but for one cluster: weights ⊗ values in the block of that.
+
+    Attributes:
+        label: the cluster of each vector, ``(..., L)``.
+        n_labels: how many clusters there are.
+        weights: one for each of the n clusters of the other side, ``(..., L, n)``.
+        values: ``(..., L, D)``.
+        log_scale: ``(..., L, 1)``.
+    """
+
+    label: Tensor
+    n_labels: int
+    weights: Tensor
+    values: Tensor
+    log_scale: Tensor
+
+    def spread(self, side: Side) -> Features:
+        """All features, zeros included: ``(..., L, n_q·n_k·D)``."""
+        here = one_hot(self.label, self.n_labels).to(self.weights.dtype)
+        i, j = (here, self.weights) if side == "query" else (self.weights, here)
+        pairs = i.unsqueeze(-1) * j.unsqueeze(-2)  # (..., L, n_q, n_k)
+        values = pairs.unsqueeze(-1) * self.values.unsqueeze(-2).unsqueeze(-2)
+        return Features(values.flatten(-3), self.log_scale)
 
 
 class Groups(NamedTuple):

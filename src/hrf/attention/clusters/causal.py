@@ -25,7 +25,7 @@ def partly_exact(feature_map: FeatureMap) -> ClusteredHybrid | None:
 
 
 class Estimated(FeatureMap):
-    """The pairs of a clustered hybrid that are not exact."""
+    """The pairs of a clustered hybrid that are not exact. The scale of their features has no gradient."""
 
     def __init__(self, whole: ClusteredHybrid) -> None:
         super().__init__()
