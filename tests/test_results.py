@@ -15,8 +15,6 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 def test_kept_results(name):
     experiment = EXPERIMENTS[name]
     settings = experiment.settings()
-    if experiment.scaled is not None and not (RESULTS / f"{name}.json").exists():
-        pytest.skip(f"{name} takes hours and has not been run yet")
     data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     assert data["settings"] == json.loads(json.dumps(asdict(settings)))
     assert data["command"] == f"hrf reproduce {name}"

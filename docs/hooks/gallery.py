@@ -23,6 +23,9 @@ EXPERIMENTS = {
     "max-relative-error": "the largest relative error on a sphere and the bound of Theorem 3.5",
     "cost": "cost of features as wide as mn",
     "lambda": "estimates of the angular and Gaussian coefficients",
+    "ptb-metrics": "softmax distributions of a language model on Penn Treebank (Section 4.3)",
+    "wikitext2-metrics": "the same on WikiText-2, with lengths near 1",
+    "sampled-softmax": "language models trained with drawn words",
 }
 _VERDICTS = {
     "holds": "**✓ holds**{ .holds }",

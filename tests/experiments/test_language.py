@@ -93,7 +93,7 @@ def test_tables_claims_and_figures(measured):
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows)
     claims = experiment.claims(settings, results)
-    assert len(claims) == 8
+    assert len(claims) == 9
     assert all(claim.sentence.endswith(".") for claim in claims)
     assert experiment.figure(settings, results).get_axes()
 
@@ -117,11 +117,12 @@ def test_the_papers_numbers_bear_out_its_words(experiment):
         "wasserstein": [1e5],
         "ks": [1.0],
         "negative": [0.0],
+        "largest": [0.0],
         "hopeless": [0.0],
         "width": 1,
         "flops": 1,
     }
-    results = {measure.UNIFORM: nothing, "model": {"test perplexity": 105.35}}
+    results = {measure.UNIFORM: nothing, "model": {"test perplexity": 105.35, "largest": 0.5}}
     results["model"] |= {side: {"mean": 1.0} for side in ("queries", "keys")}
     for k, features in enumerate(SIZES):
         for name in (*BASES, *HYBRIDS, *measure.FITTED):
@@ -131,7 +132,7 @@ def test_the_papers_numbers_bear_out_its_words(experiment):
     verdicts = [claim.verdict for claim in experiment.claims(settings, results)]
     # Of four sizes of WikiText-2 the angular hybrid is the best in three.
     order = "holds" if settings.training.text == "penn_treebank" else "partly"
-    assert verdicts == ["holds"] * 3 + [order, "holds", "holds", "beyond", "beyond"]
+    assert verdicts == ["holds"] * 3 + [order, "holds", "holds", "beyond", "beyond", "beyond"]
 
 
 def test_printed_tables_are_whole():

@@ -208,8 +208,11 @@ class _Lab:
         return {"perplexity": self.trainer.trained(number)}
 
     def lengths(self) -> dict[str, Any]:
-        """Of queries and keys, without √τ; and the perplexity of the test text."""
-        found: dict[str, Any] = {"test perplexity": self._model.test_perplexity()}
+        """Of queries and keys, without √τ; the perplexity of the test text, and the mean largest probability."""
+        found: dict[str, Any] = {
+            "test perplexity": self._model.test_perplexity(),
+            "largest": float(self.exact.amax(-1).mean()),
+        }
         factor = math.sqrt(self.training.temperature)
         for name, vectors in (("queries", self.other_queries), ("keys", self.keys)):
             norms = vectors.norm(dim=-1) / factor
@@ -240,7 +243,9 @@ class _Lab:
 
 
 def distances(estimate: Features, exact: Tensor) -> dict[str, float]:
-    """Wasserstein, KS and negative fraction, means over rows, and the share of rows that have no positive estimate.
+    """Wasserstein, KS, negative fraction and the largest probability, means over rows, and the share of hopeless rows.
+
+    Those have no positive estimate, and count as uniform.
 
     Args:
         estimate: of the kernel, ``(N, V)``, at any scale.
@@ -252,18 +257,21 @@ def distances(estimate: Features, exact: Tensor) -> dict[str, float]:
     weights = values.clamp(min=0) * (scale - scale.amax(-1, keepdim=True)).exp().nan_to_num(0.0)
     hopeless = weights.sum(-1, keepdim=True) == 0
     weights = torch.where(hopeless, 1.0, weights)
-    gap = (weights / weights.sum(-1, keepdim=True) - exact).cumsum(-1).abs()
+    distribution = weights / weights.sum(-1, keepdim=True)
+    gap = (distribution - exact).cumsum(-1).abs()
     return {
         "wasserstein": float(gap.sum(-1).mean()),
         "ks": float(gap.amax(-1).mean()),
         "negative": float((values < 0).double().mean()),
+        "largest": float(distribution.amax(-1).mean()),
         "hopeless": float(hopeless.double().mean()),
     }
 
 
 def metric_means(part: dict[str, Any]) -> dict[str, float]:
     """Means over redraws."""
-    return {name: sum(part[name]) / len(part[name]) for name in ("wasserstein", "ks", "negative", "hopeless")}
+    names = "wasserstein", "ks", "negative", "largest", "hopeless"
+    return {name: sum(part[name]) / len(part[name]) for name in names}
 
 
 def _first_appearance(ids: Tensor, n_words: int) -> Tensor:
