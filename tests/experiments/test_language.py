@@ -43,6 +43,7 @@ def test_distances_are_those_of_scipy():
     assert found["wasserstein"] == pytest.approx(sum(expected) / 5, rel=1e-9)
     gap = (exact.cumsum(-1) - other.cumsum(-1)).abs().amax(-1)
     assert found["ks"] == pytest.approx(float(gap.mean()), rel=1e-9)
+    assert found["largest"] == pytest.approx(float(other.amax(-1).mean()), rel=1e-9)
     assert found["negative"] == found["hopeless"] == 0
 
 
