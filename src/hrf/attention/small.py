@@ -87,7 +87,7 @@ class Small(NamedTuple):
         states = self._empty_state()
         outputs = Outputs.empty(states.mT[0], self.query.shape[1])
         rooms = self._room(n, chunk * groups), self._room(n, chunk)
-        later = torch.ones(chunk, chunk, dtype=torch.bool).triu_(1).repeat_interleave(groups, 0)
+        seen = self.value.new_ones(chunk, chunk).tril_().repeat_interleave(groups, 0)
         queries = (t.split(chunk * groups, 1) for t in (self.query, outputs.values, outputs.used))
         keys = (t.split(chunk, 1) for t in (self.key, self.value, self.factor))
         for x, out, used, y, value, factor in zip(*queries, *keys, strict=True):
@@ -95,7 +95,8 @@ class Small(NamedTuple):
             phi, psi = mine.features(x, self.omega), theirs.features(y, self.omega)
             v = theirs.weighted(value, factor)
             scores = (phi[0] @ psi[0].mT).baddbmm_(phi[1], psi[1].mT)
-            sums = scores.masked_fill_(later[: scores.shape[1], : scores.shape[2]], 0) @ v
+            # Faster than to fill; not a number where a later pair overflows, and then the engine gives up.
+            sums = scores.mul_(seen[: scores.shape[1], : scores.shape[2]]) @ v
             for p, k, state in zip(phi, psi, states, strict=True):
                 sums.baddbmm_(p, state.mT)
                 state.baddbmm_(v.mT, k)
