@@ -23,7 +23,7 @@ from hrf.features.heads import of_heads
 
 __all__ = ["attend", "serves"]
 
-_TOKENS = 1 << 14, 1 << 12  # at a time, or one row: in the forward pass, and with a graph
+_TOKENS = 1 << 17, 1 << 12  # at a time, or one row: in the forward pass, and with a graph
 
 Engine = Callable[..., Iterator[Features]]  # x, y, values, the map, keys to keep, root, ones
 Part = tuple[slice, slice]  # of batch elements and of heads

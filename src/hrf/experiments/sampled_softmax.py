@@ -22,7 +22,7 @@ from hrf.experiments.sampled_softmax_measure import (
     parts,
 )
 from hrf.experiments.scale import scaled_down
-from hrf.experiments.words import number_text
+from hrf.experiments.words import digits
 
 __all__ = ["EXPERIMENT"]
 
@@ -58,10 +58,10 @@ def tables(settings: Settings, results: Results) -> list[Table]:
     rows = []
     for sampler in SAMPLERS:
         values = [_values(settings, results, sampler, epoch) for epoch in epochs]
-        texts = (f"{number_text(statistics.fmean(v))} ± {number_text(statistics.stdev(v))}" for v in values)
+        texts = (f"{digits(statistics.fmean(v))} ± {digits(statistics.stdev(v))}" for v in values)
         rows.append((sampler, *texts))
     near = [
-        (name, *(number_text(found[side]) if side in found else "" for side in ("uniform", "softmax")))
+        (name, *(digits(found[side]) if side in found else "" for side in ("uniform", "softmax")))
         for name, found in results[DISTANCES].items()
         if name != "timings"
     ]
@@ -97,7 +97,7 @@ def _alike(settings: Settings, results: Results) -> Claim:
     pairs = [(*_gap(settings, results, a, b), a, b) for a, b in combinations(MAPS, 2)]
     clear = [f"{a} and {b}" for gap, error, a, b in pairs if abs(gap) > _CLEAR * error]
     spread = max(means.values()) / min(means.values()) - 1
-    listed = ", ".join(f"{number_text(value)} ({name})" for name, value in means.items())
+    listed = ", ".join(f"{digits(value)} ({name})" for name, value in means.items())
     return Claim(
         claim="The difference between hybrids and other random features in this task is not very significant.",
         paper="not very significant",
@@ -140,7 +140,7 @@ def _compared(settings: Settings, results: Results, first: str, second: str) -> 
     word = "lower" if gap < 0 else "higher"
     clear = "clearly" if abs(gap) > _CLEAR * error else "not clearly"
     return (
-        f"{number_text(means[0])} against {number_text(means[1])}, {number_text(abs(gap))} ± {number_text(error)} "
+        f"{digits(means[0])} against {digits(means[1])}, {digits(abs(gap))} ± {digits(error)} "
         f"{word}, {clear} so"
     )
 

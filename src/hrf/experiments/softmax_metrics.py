@@ -11,7 +11,7 @@ from hrf.experiments.estimators import BASES, HYBRIDS, MATCHINGS
 from hrf.experiments.experiment import Experiment, Results, Table
 from hrf.experiments.plotting import COLOURS, GREY, bare, canvas, headline, log_axis
 from hrf.experiments.scale import scaled_down
-from hrf.experiments.softmax_metrics_claims import PAIRS, best_of, claims, digits, in_redraws, mean_of
+from hrf.experiments.softmax_metrics_claims import PAIRS, best_of, claims, in_redraws, mean_of
 from hrf.experiments.softmax_metrics_measure import (
     FITTED,
     UNIFORM,
@@ -22,6 +22,7 @@ from hrf.experiments.softmax_metrics_measure import (
     parts,
 )
 from hrf.experiments.softmax_metrics_table import METRICS, PRINTED, SIZES
+from hrf.experiments.words import digits
 
 __all__ = ["experiment"]
 

@@ -9,9 +9,9 @@ from hrf.experiments.estimators import BASES, HYBRIDS, MATCHINGS
 from hrf.experiments.experiment import Claim, Results
 from hrf.experiments.softmax_metrics_measure import FITTED, UNIFORM, Settings, key, metric_means
 from hrf.experiments.softmax_metrics_table import METRICS, PRINTED, PRINTED_PERPLEXITY, SIZES
-from hrf.experiments.words import number_text
+from hrf.experiments.words import digits
 
-__all__ = ["PAIRS", "best_of", "claims", "digits", "in_redraws", "mean_of"]
+__all__ = ["PAIRS", "best_of", "claims", "in_redraws", "mean_of"]
 
 PAIRS = ("wasserstein", "ks")
 _CLEAR = 0.998  # of the other's distance: less of a gap is called none
@@ -32,11 +32,6 @@ def in_redraws(
 def mean_of(results: Results, name: str, features: int, metric: str, matching: str = MATCHINGS[0]) -> float:
     """The mean over them."""
     return statistics.fmean(in_redraws(results, name, features, metric, matching))
-
-
-def digits(value: float) -> str:
-    """With all digits before the point, where there are many."""
-    return f"{value:,.0f}" if value >= 9999.5 else number_text(value)
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:

@@ -6,7 +6,7 @@ import math
 
 from hrf.experiments.angles import Curve, Result
 
-__all__ = ["ROUNDING", "TIE", "angle_text", "capital", "number_text", "sentences"]
+__all__ = ["ROUNDING", "TIE", "angle_text", "capital", "digits", "number_text", "sentences"]
 
 # An error below this is rounding: the estimator is exact there.
 ROUNDING = 1e-12
@@ -92,3 +92,8 @@ def number_text(value: float) -> str:
         return f"{value:.{decimals}f}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def digits(value: float) -> str:
+    """The same, but with all digits before the point where there are many."""
+    return f"{value:,.0f}" if value >= 9999.5 else number_text(value)
