@@ -226,10 +226,10 @@ def figure(settings: Settings, results: Results) -> Figure:
         )
         after.plot(runs, [place] * len(runs), "|", color=_COLOURS[name], markersize=10)
     after.set_yticks(range(len(ranked)), [*reversed(ranked)])
-    for label in after.get_yticklabels():
-        label.set_color(_COLOURS[label.get_text()])
     after.set_title(f"after epoch {settings.training.epochs}, from the lowest", size=11)
     bare([over, after])
+    for label in after.get_yticklabels():
+        label.set_color(_COLOURS[label.get_text()])
     return drawing
 
 
