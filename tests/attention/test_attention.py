@@ -24,7 +24,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "_LEAST", 4)
     monkeypatch.setattr(small, "_FLOATS", 1)
     monkeypatch.setattr(small, "_ROWS", 4)
-    monkeypatch.setattr(structured, "_TOKENS", (27, 9))
+    monkeypatch.setattr(structured, "_TOKENS", (27, 18, 9))
 
 
 @every_map

@@ -23,7 +23,7 @@ from hrf.features.heads import of_heads
 
 __all__ = ["attend", "serves"]
 
-_TOKENS = 1 << 17, 1 << 12  # at a time, or one row: in the forward pass, and with a graph
+_TOKENS = 1 << 17, 1 << 14, 1 << 12  # at a time, or one row: without gradients, before them, with a graph
 
 Engine = Callable[..., Iterator[Features]]  # x, y, values, the map, keys to keep, root, ones
 Part = tuple[slice, slice]  # of batch elements and of heads
@@ -49,7 +49,8 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, rows: _Rows, query: Tensor, key: Tensor, value: Tensor, *learned: Tensor) -> Any:
         out = query.new_empty(*query.shape[:-1], value.shape[-1], dtype=rows.dtype)
         low = torch.empty_like(out[..., :1], dtype=torch.bool)
-        for part in rows.parts(query, key, _TOKENS[0]):
+        tokens = _TOKENS[1] if any(ctx.needs_input_grad) else _TOKENS[0]
+        for part in rows.parts(query, key, tokens):
             _, low[part] = rows.attend(part, query[part], key[part], value[part], out[part])
         rows.rule.count(low, rows.moments[..., :1])
         ctx.rows, ctx.learned = rows, learned
@@ -65,7 +66,7 @@ class _Attend(torch.autograd.Function):
         query, key, value, *_ = ctx.saved_tensors
         inputs = query, key, value
         grads = [torch.zeros_like(u) for u in (*inputs, *ctx.learned)]
-        for part in rows.parts(query, key, _TOKENS[1]):
+        for part in rows.parts(query, key, _TOKENS[2]):
             some = [u[part].detach() for u in inputs]
             for u, needed in zip(some, ctx.needs_input_grad[1:4], strict=True):
                 u.requires_grad_(needed)
