@@ -1,7 +1,7 @@
-"""Maps that are not products of features (exact pairs of clusters, centres that move with the keys).
+"""Maps made of a clustered one that has no features (exact pairs, centres that move with the keys).
 
-Until they have an engine of their own, the matrix of estimates is formed, some rows at a time, and formed again
-in the backward pass: time is quadratic, memory is not.
+A `GaussianKernel` of it, say: the engine for clusters does not serve that. The matrix of estimates is formed, some rows
+at a time, and formed again in the backward pass: time is quadratic, memory is not.
 """
 
 from __future__ import annotations
