@@ -69,6 +69,42 @@ def test_nothing_sums_to_zero(length, keys):
     assert not result.unscaled().any()
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Rows of more than 16 tokens are long, with and without a graph."""
+    monkeypatch.setattr(angular, "_TOKENS", (16, 16))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize(("length", "keys"), [(5, 50), (50, 5), (16, 17), (70, 50)])
+def test_long_rows_are_taken_in_parts(heads, length, keys):
+    phi = make(heads=heads)
+    check_equal(angular.sums, *inputs(2, 3, length=length, keys=keys, dim=5), phi)
+    keep = torch.rand(2, 1, keys) < 0.5
+    check_equal(angular.sums, *inputs(2, 3, length=length, keys=keys, dim=5), phi, keep)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("long", [0, 1, 2])
+def test_parts_on_scales_of_their_own(long):
+    x, y, values = inputs(2, length=40, keys=48, dim=5)
+    some = y[..., 16 * long : 16 * (long + 1), :]
+    some *= 30 / some.norm(dim=-1, keepdim=True)  # exponents of 450, above a third of the range of float64
+    check_equal(angular.sums, x, y, values, make())
+
+
+@pytest.mark.usefixtures("short")
+def test_parts_without_keys_have_no_scale():
+    x = 20 * torch.nn.functional.normalize(torch.randn(2, 1, 5), dim=-1)
+    y, keep = torch.zeros(2, 17, 5), torch.arange(17) == 16
+    y[:, 16:] = -x  # the last part; features of the first base, the only one that counts, are exp(−200)
+    values, log_scale = angular.sums(x, y, torch.ones(2, 17, 1), make().float(), keep)
+    expected = -x.double().square().sum(-1)
+    received = values.squeeze(-1).double().log() + log_scale.squeeze(-1)
+    assert ((received - expected).abs() <= 8 * 400 * torch.finfo(torch.float32).eps).all()
+
+
 def test_codes_that_are_not_balanced():
     x, y, values = inputs(2, length=300, keys=300, dim=5)
     y[..., :290, :] = y[..., :1, :]  # nearly all keys in one code

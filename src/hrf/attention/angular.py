@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import embedding_bag, pad
+from torch.utils.checkpoint import checkpoint
 
 from hrf.attention.blocks import Place
 from hrf.attention.segments import Blocks, joined, nothing, with_ones
@@ -29,10 +32,12 @@ from hrf.features.hybrid import Hybrid
 
 __all__ = ["serves", "stream", "sums"]
 
-_MAX_BITS = 8  # of a group: its states are as many as its codes
+_BITS = 4, 8  # of a group, without need to go below, and at most: its states are as many as its codes
 _SIZE = 64  # tokens of a block, unless that is more than half of those of a code
-_TOKENS = 1 << 13  # tokens at a time, once for each group: what becomes of them stays in the cache
-_PIECE = 1 << 12  # places at a time
+_TOKENS = 1 << 15, 1 << 14  # at a time, without and with a graph
+_PIECE = 1 << 12  # places at a time: they stay in the cache
+
+Result = TypeVar("Result")
 
 
 def serves(feature_map: object) -> bool:
@@ -55,7 +60,9 @@ def stream(
     *,
     ones: bool = False,
 ) -> Iterator[Features]:
-    """Σ_y K̂(x, y) v(y), over the keys to keep, for some rows of queries after others: ``(rows, L, c)``.
+    """Σ_y K̂(x, y) v(y), over the keys to keep, for some queries after others.
+
+    ``(rows, L, c)`` for some of all rows, or ``(1, tokens, c)`` for some queries of a long one.
 
     Args:
         x: queries ``(..., H, L, d)``, checked.
@@ -69,19 +76,23 @@ def stream(
     if not (x.numel() and y.numel()):
         yield nothing(x, y, with_ones(values) if ones else values)
         return
-    (coefficient,) = feature_map._coefficients()
-    codes = _Codes.of(coefficient.n_projections, y)
-    queries = _Side.of(x, "query", feature_map, codes, root, None)
-    keys = _Side.of(y, "key", feature_map, codes, root, keep)
-    scale = x.new_zeros(1, 1, 1).expand(*queries.log_weight.shape[:2], 1)
-    small = queries.small and keys.small
-    if not small:
-        queries, keys, scale = _scaled(queries, keys, feature_map._bases(), codes)
-    scale = scale - math.log(len(codes.weights))
+    if keep is not None:
+        keep = keep.expand(y.shape[:-1]).flatten(0, -2)
     watched = any(feature_map._watched(u) for u in (x, y, values))
-    product = _Product(codes, feature_map._bases(), ones=ones, small=small, in_place=not watched)
-    for start, end, total in product(queries, keys, values.flatten(0, -2)):
-        yield Features(total.unflatten(0, (end - start, -1)), scale[start:end])
+    tokens = _TOKENS[watched]
+    engine = _Engine(feature_map, x, min(y.shape[-2], tokens), root, ones=ones, in_place=not watched)
+    x, y, values = (u.flatten(0, -3) for u in (x, y, values))
+    length = max(x.shape[1], y.shape[1])
+    call = _recomputed if watched and length > tokens else _called
+    step = max(1, tokens // length)
+    for start in range(0, len(x), step):
+        rows = slice(start, start + step)
+        queries, keys, seen = (t[rows].split(tokens, 1) for t in (x, y, values))
+        masks = repeat(None) if keep is None else keep[rows].split(tokens, 1)
+        parts = (call(engine.write, rows, *some) for some in zip(keys, seen, masks, strict=False))
+        state = engine.spread(reduce(partial(_State.plus, widths=engine.widths), parts))
+        for some in queries:
+            yield call(engine.read, rows, some, state)
 
 
 def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
@@ -89,66 +100,52 @@ def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor
     return joined(stream(x, y, values, feature_map, keep), x)
 
 
-def _scaled(queries: _Side, keys: _Side, bases: list[Any], codes: _Codes) -> tuple[_Side, _Side, Tensor]:
-    """Both with log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
-    key_scale = finite(keys.largest(bases).amax(-2, keepdim=True))  # a constant a row and base
-    counts = keys.blocks.counts.unsqueeze(-1).expand(-1, -1, -1, 2)
-    weight = codes.spread(counts.to(key_scale.dtype), [1, 1])  # of each base, by code
-    absent = weight.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0
-    scale = (queries.largest(bases) + key_scale).masked_fill(absent, -torch.inf).amax(-1, keepdim=True)
-    scale = finite(scale)
-    query_logs = (queries.log_weight + (key_scale - scale)).masked_fill(absent, -torch.inf)
-    return (
-        queries._replace(log_weight=query_logs),
-        keys._replace(log_weight=keys.log_weight - key_scale),
-        scale,
-    )
+def _called(function: Callable[..., Result], *arguments: Any) -> Result:
+    return function(*arguments)
+
+
+def _recomputed(function: Callable[..., Result], *arguments: Any) -> Result:
+    """The same, with a graph that is made in the backward pass and dropped there."""
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
 class _Codes(NamedTuple):
     """How n bits are cut into G groups of g, the last of which may have fewer.
 
     Attributes:
-        weights: of each bit in the code of each group, ``(n, G)``.
-        same: which of the 2g values of bits each code has, ``(2g, 2^g)``.
-        differ: those it has not.
-        real: 1 for values of bits that there are, ``(G, 2g, 1)``.
+        weights: of each bit in the code of each group, ``(G, n)``.
+        same: which of the 2g values of bits each code has, ``(G, 2g, 2^g)``; none of bits that there are not.
+        differ: those it has not, likewise.
     """
 
     weights: Tensor
     same: Tensor
     differ: Tensor
-    real: Tensor
 
     @classmethod
-    def of(cls, n: int, y: Tensor) -> _Codes:
-        """As few groups as there can be with about a block of keys for each code."""
-        most = int(math.log2(max(1, y.shape[-2] / _SIZE)))
-        n_groups = -(-n // min(max(most, 4), _MAX_BITS))
+    def of(cls, n: int, length: int, like: Tensor) -> _Codes:
+        """As few groups as there can be with about a block for each code, of so many tokens."""
+        least, most = _BITS
+        n_groups = -(-n // min(max(int(math.log2(max(1, length / _SIZE))), least), most))
         g = -(-n // n_groups)
-        bits = torch.arange(n_groups * g, device=y.device).view(n_groups, g)
-        weights = torch.block_diag(*(2.0 ** (group % g).unsqueeze(-1) for group in bits))[:n]
-        ones = torch.arange(2**g, device=y.device) >> bits[0].unsqueeze(-1) & 1
+        bits = torch.arange(n_groups * g, device=like.device).view(n_groups, 1, g)
+        weights = torch.block_diag(*(2.0 ** (group % g) for group in bits))[:, :n]
+        ones = torch.arange(2**g, device=like.device) >> bits[0].mT & 1  # (g, 2^g)
+        real = (bits < n).repeat(1, 1, 2).mT
         same = torch.cat([ones, 1 - ones])
-        real = (bits < n).repeat(1, 2).unsqueeze(-1)
-        return cls(*(table.to(y.dtype) for table in (weights, same, 1 - same, real)))
+        return cls(*(table.to(like.dtype) for table in (weights, same * real, (1 - same) * real)))
 
     @property
     def shape(self) -> tuple[int, int]:
         """G and 2^g."""
-        return self.weights.shape[-1], self.same.shape[-1]
+        return self.same.shape[0], self.same.shape[2]
 
-    def spread(self, states: Tensor, widths: Sequence[int]) -> Tensor:
-        """Σ h(c, c') S_{c'} and Σ (g − h(c, c')) S_{c'} for the two parts of states ``(..., G, 2^g, ·)``.
-
-        By way of sums over all codes with a certain bit. No difference is taken: a base whose weight is 0
-        for all keys gets exactly 0.
-        """
-        first, second = ((self.same @ states) * self.real).split(widths, -1)
-        return torch.cat([self.differ.mT @ first, self.same.mT @ second], -1)
+    def of_signs(self, products: Tensor) -> Tensor:
+        """The codes of tokens with products ``(R, n, L)``: ``(R, G, L)``."""
+        return (self.weights @ (products >= 0).to(products.dtype)).long()
 
 
-class _Side(NamedTuple):
+class _Tokens(NamedTuple):
     """Queries or keys, R rows of L: their blocks by code and what their features are made of.
 
     Attributes:
@@ -165,37 +162,6 @@ class _Side(NamedTuple):
     log_weight: Tensor
     small: bool
 
-    @classmethod
-    def of(
-        cls, u: Tensor, side: Side, feature_map: Hybrid, codes: _Codes, root: float, keep: Tensor | None
-    ) -> _Side:
-        bases, (coefficient,) = feature_map._bases(), feature_map._coefficients()
-        tau = coefficient.projection.omega
-        omegas = [p.omega for p in dict.fromkeys(base.projection for base in bases)]
-        omega = root * torch.cat([*omegas, tau], -2).to(u.dtype)
-        product = (u @ omega.mT).view(-1, u.shape[-2], omega.shape[-2])
-        square = root**2 * half_square(u).view(*product.shape[:2], 1)
-        if keep is not None:
-            keep = keep.expand(u.shape[:-1]).reshape(*product.shape[:2], 1)
-            product, square = (t.masked_fill(~keep, 0) for t in (product, square))
-        projected, bits = product.split([omega.shape[-2] - tau.shape[-2], tau.shape[-2]], -1)
-        own = ((bits >= 0).to(u.dtype) @ codes.weights).mT.long()  # (R, G, L)
-        log_weight = torch.cat(
-            [
-                base._prepare(p, side, Shared(p, square))[2]
-                for base, p in zip(bases, _by_base(projected, bases), strict=True)
-            ],
-            -1,
-        )
-        # Queries and keys get a third of the range each, and the sums with the values the last.
-        small = _largest(product) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
-        labels = own
-        if keep is not None:
-            labels = own.where(keep.mT, codes.shape[1])
-            log_weight = log_weight.masked_fill(~keep, -torch.inf)
-        size = min(max(u.shape[-2] // (2 * codes.shape[1]), 8), _SIZE)
-        return cls(Blocks.of(labels, codes.shape[1], size), own, projected, log_weight, small)
-
     def largest(self, bases: list[Any]) -> Tensor:
         """The log of the largest feature of both bases, constant for autograd: ``(R, L, 2)``."""
         logs = []
@@ -207,66 +173,163 @@ class _Side(NamedTuple):
         return self.log_weight.detach() + torch.stack(logs, -1)
 
 
-def _largest(numbers: Tensor) -> float:
-    """The largest magnitude."""
-    low, high = numbers.detach().aminmax()
-    return max(-float(low), float(high))
+class _State(NamedTuple):
+    """What keys of each code add up to, and once it is spread, what queries of each code read.
+
+    Attributes:
+        sums: of φ(y) v(y)ᵀ, ``(R, G, 2^g, D·c)``.
+        weights: the number of keys, and once it is spread, of bits that count: ``(R, G, 2^g, 2)`` for both bases.
+        scale: the log scale of both bases, ``(R, 1, 2)``; −∞ without keys.
+        small: whether it is 0, of all rows with keys.
+    """
+
+    sums: Tensor
+    weights: Tensor
+    scale: Tensor
+    small: bool
+
+    def plus(self, other: _State, widths: Sequence[int]) -> _State:
+        """That of the keys of both, whose bases have features of such widths."""
+        small = self.small and other.small
+        scale = torch.maximum(self.scale, other.scale)
+        mine, theirs = (self.sums, other.sums) if small else (s._at(scale, widths) for s in (self, other))
+        return _State(mine + theirs, self.weights + other.weights, scale, small)
+
+    def _at(self, scale: Tensor, widths: Sequence[int]) -> Tensor:
+        """The sums at another scale."""
+        factors = (self.scale - finite(scale)).exp().unsqueeze(1).unbind(-1)  # (R, 1, 1) each
+        parts = _split(self.sums, widths)
+        return torch.cat([part * f.unsqueeze(-1) for part, f in zip(parts, factors, strict=True)], -1)
 
 
-class _Product:
-    """Queries times (keys times values), some rows at a time."""
+class _Engine:
+    """Keys become a state, which queries read: some tokens of some rows at a time."""
 
-    def __init__(self, codes: _Codes, bases: list[Any], *, ones: bool, small: bool, in_place: bool) -> None:
-        self.codes, self.bases, self.ones, self.small, self.in_place = codes, bases, ones, small, in_place
-        self.widths = [base.feature_dim for base in bases]
+    def __init__(
+        self, feature_map: Hybrid, x: Tensor, length: int, root: float, *, ones: bool, in_place: bool
+    ) -> None:
+        (coefficient,) = feature_map._coefficients()
+        self.bases, self.root, self.ones, self.in_place = feature_map._bases(), root, ones, in_place
+        self.codes = _Codes.of(coefficient.n_projections, length, x)
+        self.widths = [base.feature_dim for base in self.bases]
+        omegas = [p.omega for p in dict.fromkeys(base.projection for base in self.bases)]
+        matrices = root * torch.cat(omegas, -2).to(x.dtype), coefficient.projection.omega.to(x.dtype)
+        # One for all rows, or one a row.
+        self.omega, self.tau = (
+            t if t.ndim == 2 else t.expand(*x.shape[:-2], -1, -1).flatten(0, -3) for t in matrices
+        )
         self.places: defaultdict[str, Place] = defaultdict(Place)
 
-    def __call__(self, queries: _Side, keys: _Side, values: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        n_rows, n_groups, length = queries.codes.shape
-        step = max(1, _TOKENS // (n_groups * max(length, keys.codes.shape[-1])))
-        for start in range(0, n_rows, step):
-            end = min(start + step, n_rows)
-            state = self._write(keys, values, start, end)
-            yield start, end, self._read(queries, state, start, end)
-
-    def _write(self, keys: _Side, values: Tensor, start: int, end: int) -> Tensor:
-        """What queries of each code read, ``(rows·G·2^g, D, c)``."""
-        shape = (end - start, *self.codes.shape, -1)
-        c = values.shape[-1] + self.ones
-        state = values.new_zeros(math.prod(shape[:-1]), sum(self.widths) * c)
-        for phi, segment, some in self._pieces(keys, start, end):
+    def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> _State:
+        """The state of some keys."""
+        keys = self._tokens(y, "key", rows, keep)
+        counts = keys.blocks.counts.to(y.dtype)
+        scale = y.new_zeros(len(y), 1, 2).masked_fill_(counts.sum((1, 2)).view(-1, 1, 1) == 0, -torch.inf)
+        if not keys.small:
+            scale = keys.largest(self.bases).amax(-2, keepdim=True)
+            keys = keys._replace(log_weight=keys.log_weight - finite(scale))
+        v, c = values.flatten(0, 1), values.shape[-1] + self.ones
+        sums = values.new_zeros(counts.numel(), sum(self.widths) * c)
+        table = self._features(keys, empty=True)
+        for some in keys.blocks.pieces(_PIECE // keys.blocks.members.shape[-1]):
+            members, filled = keys.blocks.members[some], keys.blocks.filled[some]
+            phi = self._take(table, members.where(filled, len(v)), "left")
             place = self._place("product", len(phi), phi.shape[-1], c, like=phi)
-            product = torch.bmm(phi.mT, self._values(values, keys.blocks.members[some]), out=place)
-            state = state.index_add_(0, segment, product.flatten(1))
-        spread = self.codes.spread(state.view(shape), [w * c for w in self.widths])
-        return spread.view(-1, sum(self.widths) * c)
+            product = torch.bmm(phi.mT, self._values(v, members), out=place)
+            sums = sums.index_add_(0, keys.blocks.segment[some], product.flatten(1))
+        counts = counts.unsqueeze(-1)
+        return _State(sums.view(*counts.shape[:-1], -1), counts.expand(-1, -1, -1, 2), scale, keys.small)
 
-    def _read(self, queries: _Side, state: Tensor, start: int, end: int) -> Tensor:
-        """The sums for the queries of some rows, ``(rows·L, c)``."""
-        blocks = queries.blocks
-        before, size = blocks.first[start], blocks.members.shape[-1]
-        c = state.shape[-1] // sum(self.widths)
-        places = self._place("result", blocks.first[end] - before, size, c, like=state)
+    def spread(self, state: _State) -> _State:
+        """Σ h(c, c') S_{c'} for the first base and Σ (g − h(c, c')) S_{c'} for the second.
+
+        By way of sums over all codes with a certain bit. No difference is taken: a base whose weight is 0
+        for all keys gets exactly 0.
+        """
+        place = self._place("spread", *state.sums.shape, like=state.sums)
+        weights = self._spread(state.weights, [1, 1], None)
+        return state._replace(sums=self._spread(state.sums, self.widths, place), weights=weights)
+
+    def _spread(self, states: Tensor, widths: Sequence[int], place: Tensor | None) -> Tensor:
+        """Those of ``states (R, G, 2^g, ·)``."""
+        same, differ = (table.repeat(len(states), 1, 1) for table in self.codes[1:])
+        by_bit = torch.bmm(same, states.flatten(0, 1))
+        into = [None, None] if place is None else _split(place.flatten(0, 1), widths)
+        parts = [
+            torch.bmm(table.mT, part, out=out)
+            for table, part, out in zip((differ, same), _split(by_bit, widths), into, strict=True)
+        ]
+        return torch.cat(parts, -1).view(states.shape) if place is None else place
+
+    def read(self, rows: slice, x: Tensor, state: _State) -> Features:
+        """The sums for some queries, ``(R, L, c)``."""
+        queries, scale = self._tokens(x, "query", rows, None), x.new_zeros(*x.shape[:2], 1)
+        small = queries.small and state.small
+        if not small:
+            queries, scale = self._scaled(queries, state)
+        blocks, states = queries.blocks, state.sums.flatten(0, 2)
+        size, c = blocks.members.shape[-1], states.shape[-1] // sum(self.widths)
+        table = self._features(queries._replace(small=small))
+        places = self._place("result", len(blocks.members), size, c, like=x)
         parts = []
-        for phi, segment, some in self._pieces(queries, start, end):
-            states = self._take(state, segment, "right").view(len(phi), -1, c)
-            place = None if places is None else places[some.start - before : some.stop - before]
-            parts.append(torch.bmm(phi, states, out=place))
+        for some in blocks.pieces(_PIECE // size):
+            phi = self._take(table, blocks.members[some], "left")
+            own = self._take(states, blocks.segment[some], "right").view(len(phi), -1, c)
+            parts.append(torch.bmm(phi, own, out=None if places is None else places[some]))
         result = (torch.cat(parts) if places is None else places).flatten(0, 1)
-        first, *others = (blocks.place[start:end] - before * size).unbind(1)
-        total = result.index_select(0, first.flatten())
-        for place in others:
-            total += self._take(result, place.flatten(), "right")
-        return total
+        total = embedding_bag(blocks.place.mT.flatten(0, 1), result, mode="sum")
+        return Features(total.view(*x.shape[:2], c), scale - math.log(self.codes.weights.shape[1]))
 
-    def _pieces(self, side: _Side, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, slice]]:
-        """Features by block ``(n, size, D)``, 0 in places left over; segments, from ``start`` on; which blocks."""
-        blocks, length = side.blocks, side.codes.shape[-1]
-        table = self._features(side, start, end)
-        for some in blocks.pieces(_PIECE // blocks.members.shape[-1], start, end):
-            members = (blocks.members[some] - (start * length - 1)) * blocks.filled[some]
-            phi = self._take(table, members, "left")
-            yield phi, blocks.segment[some] - start * math.prod(self.codes.shape), some
+    def _scaled(self, queries: _Tokens, state: _State) -> tuple[_Tokens, Tensor]:
+        """With log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
+        own = queries.codes.unsqueeze(-1)
+        absent = state.weights.take_along_dim(own, -2).sum(1) == 0  # (R, L, 2)
+        key_scale = finite(state.scale)
+        largest = (queries.largest(self.bases) + key_scale).masked_fill(absent, -torch.inf)
+        scale = finite(largest.amax(-1, keepdim=True))
+        log_weight = (queries.log_weight + (key_scale - scale)).masked_fill(absent, -torch.inf)
+        return queries._replace(log_weight=log_weight), scale
+
+    def _tokens(self, u: Tensor, side: Side, rows: slice, keep: Tensor | None) -> _Tokens:
+        omega, tau = (t if t.ndim == 2 else t[rows] for t in (self.omega, self.tau))
+        projected, square = u @ omega.mT, self.root**2 * half_square(u)
+        codes = labels = self.codes.of_signs(tau @ u.mT)
+        if keep is not None:
+            keep = keep.unsqueeze(-1)
+            projected, square = (t.masked_fill(~keep, 0) for t in (projected, square))
+            labels = codes.where(keep.mT, self.codes.shape[1])
+        log_weight = torch.cat(
+            [
+                base._prepare(p, side, Shared(p, square))[2]
+                for base, p in zip(self.bases, _by_base(projected, self.bases), strict=True)
+            ],
+            -1,
+        )
+        # Queries and keys get a third of the range each, and the sums with the values the last.
+        small = _largest(projected) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
+        if keep is not None:
+            log_weight = log_weight.masked_fill(~keep, -torch.inf)
+        size = min(max(u.shape[1] // (2 * self.codes.shape[1]), 8), _SIZE)
+        return _Tokens(Blocks.of(labels, self.codes.shape[1], size), codes, projected, log_weight, small)
+
+    def _features(self, tokens: _Tokens, *, empty: bool = False) -> Tensor:
+        """Features of both bases of all tokens, ``(R·L, D)``, and a row of zeros if there is to be an ``empty`` one."""
+        projected, logs = (t.flatten(0, 1) for t in (tokens.projected, tokens.log_weight))
+        table = self._place("table", len(logs) + empty, sum(self.widths), like=logs)
+        by_base = _by_base(projected, self.bases)
+        if table is not None and tokens.small:
+            parts = table[: len(logs)].split(self.widths, -1)
+            for base, p, log, part in zip(self.bases, by_base, logs.split(1, -1), parts, strict=True):
+                base._fill(p, log, part)
+            table[len(logs) :] = 0
+            return table
+        phi = []
+        for k, (base, p) in enumerate(zip(self.bases, by_base, strict=True)):
+            real, imag = (
+                p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
+            )
+            phi.append(base._finish([real, imag, logs[:, k : k + 1], None, p, None], "query"))
+        return pad(torch.cat(phi, -1), (0, 0, 0, int(empty)))
 
     def _take(self, table: Tensor, index: Tensor, name: str) -> Tensor:
         """Rows of a table, ``(*index.shape, ·)``, in a place of their own."""
@@ -288,26 +351,11 @@ class _Product:
         """Memory used over and over, so that it stays in the cache; ``None`` if autograd needs what is in it."""
         return self.places[name].of(*shape, like=like) if self.in_place else None
 
-    def _features(self, side: _Side, start: int, end: int) -> Tensor:
-        """Features of both bases for the tokens of some rows, after a row of zeros: ``(1 + rows·L, D)``."""
-        projected, logs = (t[start:end].flatten(0, 1) for t in (side.projected, side.log_weight))
-        projected = projected.contiguous()  # or exponentials are far slower
-        table = self._place("table", 1 + len(logs), sum(self.widths), like=logs)
-        by_base = _by_base(projected, self.bases)
-        if table is not None and self.small:
-            for base, p, log, place in zip(
-                self.bases, by_base, logs.split(1, -1), table[1:].split(self.widths, -1), strict=True
-            ):
-                base._fill(p, log, place)
-            table[0] = 0
-            return table
-        phi = []
-        for k, (base, p) in enumerate(zip(self.bases, by_base, strict=True)):
-            real, imag = (
-                p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
-            )
-            phi.append(base._finish([real, imag, logs[:, k : k + 1], None, p, None], "query"))
-        return pad(torch.cat(phi, -1), (0, 0, 1, 0))
+
+def _largest(numbers: Tensor) -> float:
+    """The largest magnitude."""
+    low, high = numbers.detach().aminmax()
+    return max(-float(low), float(high))
 
 
 def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
@@ -315,3 +363,9 @@ def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
     if bases[0].projection is bases[1].projection:
         return projected, projected
     return projected.split([base.n_projections for base in bases], -1)
+
+
+def _split(states: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
+    """What belongs to either base, of numbers for every feature."""
+    each = states.shape[-1] // sum(widths)
+    return states.split([each * width for width in widths], -1)

@@ -151,7 +151,9 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float =
     mean = moments[..., 1:] / count.clamp(min=1)
     centre = root * mean[..., : x.shape[-1]]
     one_for_all = centre.shape[-2] == 1
-    product = x @ centre.mT if one_for_all else (x * centre).sum(-1, keepdim=True)
+    product = (
+        (centre @ x.mT).mT if one_for_all else (x * centre).sum(-1, keepdim=True)
+    )  # the faster way round
     bound = count.log() + product
     return bound if feature_map.kernel == "softmax" else bound - root**2 * half_square(x) - mean[..., -1:]
 
@@ -175,24 +177,27 @@ def divided(
 ) -> tuple[Tensor, Tensor]:
     """Outputs ``(B, H, L, d_v)``, written to ``out`` without autograd; which denominators are low, ``(B, H, L, 1)``.
 
-    The sums are those of some of B·H rows after others, ``(rows, L, d_v + 1)``: they are divided one by one, so
-    that they never exist for all rows unless autograd needs them.
+    The sums are those of some queries after others, ``(rows, L, d_v + 1)`` for some of B·H rows or
+    ``(1, tokens, d_v + 1)`` for a part of one: they are divided one by one, so that they never exist for all
+    queries unless autograd needs them.
     """
     x, seen = inputs.query.to(inputs.dtype).flatten(0, 1), moments.flatten(0, 1)
-    lead = inputs.query.shape[:2]
+    lead, length = inputs.query.shape[:3], x.shape[1]
     if out is None:
-        out = x.new_empty(*lead, x.shape[1], inputs.value.shape[-1])
+        out = x.new_empty(*lead, inputs.value.shape[-1])
     places = out.view(*x.shape[:2], out.shape[-1])
     low = torch.empty_like(x[..., :1], dtype=torch.bool)
-    watched, start = [], 0
+    watched, row, token = [], 0, 0
     for values, log_scale in sums:
-        rows = slice(start, start + len(values))
+        rows = slice(row, row + values.shape[0])
+        some = rows, slice(token, token + values.shape[1])
         with torch.no_grad():
-            bound = log_bound(feature_map, x[rows], seen[rows], inputs.root)
-        used, low[rows] = rule.settle(values[..., -1:], log_scale, bound)
+            keys = seen[rows] if seen.shape[1] == 1 else seen[some]
+            bound = log_bound(feature_map, x[some], keys, inputs.root)
+        used, low[some] = rule.settle(values[..., -1:].contiguous(), log_scale, bound)
         if values.requires_grad or is_traced():
-            watched.append(values[..., :-1] / used)
+            watched.append((values[..., :-1] / used).flatten(0, 1))
         else:
-            torch.div(values[..., :-1], used, out=places[rows])
-        start = rows.stop
-    return torch.cat(watched).unflatten(0, lead) if watched else out, low.unflatten(0, lead)
+            torch.div(values[..., :-1], used, out=places[some])
+        row, token = (row, some[1].stop) if some[1].stop < length else (rows.stop, 0)
+    return torch.cat(watched).unflatten(0, lead) if watched else out, low.unflatten(0, lead[:2])

@@ -56,7 +56,7 @@ class Blocks(NamedTuple):
         ranked = torch.arange(len(gaps), device=labels.device) + gaps
         tokens = torch.arange(n_rows * length, device=labels.device).view(n_rows, 1, length)
         members = order.new_full((int(n_blocks.sum()) * size,), -1)
-        members[ranked] = tokens.expand_as(labels).flatten()[order]
+        members.index_copy_(0, ranked, tokens.expand_as(labels).flatten().index_select(0, order))
         members = members.view(-1, size)
         filled = members >= 0
         counts, n_blocks = (t.view(n_rows, n_groups, n_labels) for t in (counts, n_blocks))
@@ -143,5 +143,6 @@ def with_ones(values: Tensor) -> Tensor:
 
 
 def joined(parts: Iterable[Features], x: Tensor) -> Features:
-    """Sums for some rows after others, as one tensor for queries ``(..., L, d)``."""
-    return Features(*(torch.cat(t).unflatten(0, x.shape[:-2]) for t in zip(*parts, strict=True)))
+    """Sums for some queries after others, as one tensor for queries ``(..., L, d)``."""
+    every = zip(*parts, strict=True)
+    return Features(*(torch.cat([p.flatten(0, -2) for p in t]).unflatten(0, x.shape[:-1]) for t in every))
