@@ -1,148 +1,26 @@
-"""Attention with an angular hybrid by sign codes, exactly: K̂ = λ̂ K̂₁ + (1 − λ̂) K̂₂ (paper, Sec. 2.4).
-
-λ̂ is the share of the n sign bits that differ. The features of the composition lemma are n + 1 times as wide
-as the bases'. Instead, the bits are cut into groups, with a state for every code c of a group,
-
-    S_c = Σ_{y of code c} φ(y) v(y)ᵀ,
-
-φ the features of both bases side by side. A query of code c reads Σ_{c'} h(c, c') S_{c'} for the first base,
-h the number of bits that differ, and the same with those that agree for the second: one product a group.
-"""
+"""Keys become a state, which queries read."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial, reduce
-from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
-from torch.utils.checkpoint import checkpoint
 
+from hrf.attention.angular.codes import SIZE, Codes
 from hrf.attention.blocks import Place
-from hrf.attention.segments import Blocks, joined, nothing, with_ones
+from hrf.attention.segments import Blocks, with_ones
 from hrf.features.base import Features, Side, finite, half_square
-from hrf.features.coefficients import Angular
-from hrf.features.exponential import Exponential, Shared
+from hrf.features.exponential import Shared
 from hrf.features.hybrid import Hybrid
 
-__all__ = ["serves", "stream", "sums"]
+__all__ = ["Engine", "State"]
 
-_BITS = 4, 8  # of a group, without need to go below, and at most: its states are as many as its codes
-_SIZE = 64  # tokens of a block, unless that is more than half of those of a code
-_TOKENS = 1 << 15, 1 << 14  # at a time, without and with a graph
 _PIECE = 1 << 12  # places at a time: they stay in the cache
-
-Result = TypeVar("Result")
-
-
-def serves(feature_map: object) -> bool:
-    """Whether `sums` is for this map: two isotropic exponential bases and an angular coefficient."""
-    return (
-        isinstance(feature_map, Hybrid)
-        and len(feature_map.bases) == 2
-        and all(isinstance(base, Exponential) and base.isotropic for base in feature_map.bases)
-        and isinstance(feature_map.coefficients[0], Angular)
-    )
-
-
-def stream(
-    x: Tensor,
-    y: Tensor,
-    values: Tensor,
-    feature_map: Hybrid,
-    keep: Tensor | None = None,
-    root: float = 1,
-    *,
-    ones: bool = False,
-) -> Iterator[Features]:
-    """Σ_y K̂(x, y) v(y), over the keys to keep, for some queries after others.
-
-    ``(rows, L, c)`` for some of all rows, or ``(1, tokens, c)`` for some queries of a long one.
-
-    Args:
-        x: queries ``(..., H, L, d)``, checked.
-        y: keys ``(..., H, S, d)``.
-        values: ``(..., H, S, c)``.
-        feature_map: one that this engine `serves`.
-        keep: booleans that broadcast to ``(..., H, S)``; ``None`` keeps all.
-        root: what multiplies queries and keys.
-        ones: add a column of ones to the values.
-    """
-    if not (x.numel() and y.numel()):
-        yield nothing(x, y, with_ones(values) if ones else values)
-        return
-    if keep is not None:
-        keep = keep.expand(y.shape[:-1]).flatten(0, -2)
-    watched = any(feature_map._watched(u) for u in (x, y, values))
-    tokens = _TOKENS[watched]
-    engine = _Engine(feature_map, x, min(y.shape[-2], tokens), root, ones=ones, in_place=not watched)
-    x, y, values = (u.flatten(0, -3) for u in (x, y, values))
-    length = max(x.shape[1], y.shape[1])
-    call = _recomputed if watched and length > tokens else _called
-    step = max(1, tokens // length)
-    for start in range(0, len(x), step):
-        rows = slice(start, start + step)
-        queries, keys, seen = (t[rows].split(tokens, 1) for t in (x, y, values))
-        masks = repeat(None) if keep is None else keep[rows].split(tokens, 1)
-        parts = (call(engine.write, rows, *some) for some in zip(keys, seen, masks, strict=False))
-        state = engine.spread(reduce(partial(_State.plus, widths=engine.widths), parts))
-        for some in queries:
-            yield call(engine.read, rows, some, state)
-
-
-def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
-    """What `stream` gives, for all queries at once: ``(..., H, L, c)``."""
-    return joined(stream(x, y, values, feature_map, keep), x)
-
-
-def _called(function: Callable[..., Result], *arguments: Any) -> Result:
-    return function(*arguments)
-
-
-def _recomputed(function: Callable[..., Result], *arguments: Any) -> Result:
-    """The same, with a graph that is made in the backward pass and dropped there."""
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-
-
-class _Codes(NamedTuple):
-    """How n bits are cut into G groups of g, the last of which may have fewer.
-
-    Attributes:
-        weights: of each bit in the code of each group, ``(G, n)``.
-        same: which of the 2g values of bits each code has, ``(G, 2g, 2^g)``; none of bits that there are not.
-        differ: those it has not, likewise.
-    """
-
-    weights: Tensor
-    same: Tensor
-    differ: Tensor
-
-    @classmethod
-    def of(cls, n: int, length: int, like: Tensor) -> _Codes:
-        """As few groups as there can be with about a block for each code, of so many tokens."""
-        least, most = _BITS
-        n_groups = -(-n // min(max(int(math.log2(max(1, length / _SIZE))), least), most))
-        g = -(-n // n_groups)
-        bits = torch.arange(n_groups * g, device=like.device).view(n_groups, 1, g)
-        weights = torch.block_diag(*(2.0 ** (group % g) for group in bits))[:, :n]
-        ones = torch.arange(2**g, device=like.device) >> bits[0].mT & 1  # (g, 2^g)
-        real = (bits < n).repeat(1, 1, 2).mT
-        same = torch.cat([ones, 1 - ones])
-        return cls(*(table.to(like.dtype) for table in (weights, same * real, (1 - same) * real)))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """G and 2^g."""
-        return self.same.shape[0], self.same.shape[2]
-
-    def of_signs(self, products: Tensor) -> Tensor:
-        """The codes of tokens with products ``(R, n, L)``: ``(R, G, L)``."""
-        return (self.weights @ (products >= 0).to(products.dtype)).long()
 
 
 class _Tokens(NamedTuple):
@@ -173,7 +51,7 @@ class _Tokens(NamedTuple):
         return self.log_weight.detach() + torch.stack(logs, -1)
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """What keys of each code add up to, and once it is spread, what queries of each code read.
 
     Attributes:
@@ -188,12 +66,12 @@ class _State(NamedTuple):
     scale: Tensor
     small: bool
 
-    def plus(self, other: _State, widths: Sequence[int]) -> _State:
+    def plus(self, other: State, widths: Sequence[int]) -> State:
         """That of the keys of both, whose bases have features of such widths."""
         small = self.small and other.small
         scale = torch.maximum(self.scale, other.scale)
         mine, theirs = (self.sums, other.sums) if small else (s._at(scale, widths) for s in (self, other))
-        return _State(mine + theirs, self.weights + other.weights, scale, small)
+        return State(mine + theirs, self.weights + other.weights, scale, small)
 
     def _at(self, scale: Tensor, widths: Sequence[int]) -> Tensor:
         """The sums at another scale."""
@@ -202,7 +80,7 @@ class _State(NamedTuple):
         return torch.cat([part * f.unsqueeze(-1) for part, f in zip(parts, factors, strict=True)], -1)
 
 
-class _Engine:
+class Engine:
     """Keys become a state, which queries read: some tokens of some rows at a time."""
 
     def __init__(
@@ -210,7 +88,7 @@ class _Engine:
     ) -> None:
         (coefficient,) = feature_map._coefficients()
         self.bases, self.root, self.ones, self.in_place = feature_map._bases(), root, ones, in_place
-        self.codes = _Codes.of(coefficient.n_projections, length, x)
+        self.codes = Codes.of(coefficient.n_projections, length, x)
         self.widths = [base.feature_dim for base in self.bases]
         omegas = [p.omega for p in dict.fromkeys(base.projection for base in self.bases)]
         matrices = root * torch.cat(omegas, -2).to(x.dtype), coefficient.projection.omega.to(x.dtype)
@@ -220,7 +98,7 @@ class _Engine:
         )
         self.places: defaultdict[str, Place] = defaultdict(Place)
 
-    def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> _State:
+    def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> State:
         """The state of some keys."""
         keys = self._tokens(y, "key", rows, keep)
         counts = keys.blocks.counts.to(y.dtype)
@@ -238,9 +116,9 @@ class _Engine:
             product = torch.bmm(phi.mT, self._values(v, members), out=place)
             sums = sums.index_add_(0, keys.blocks.segment[some], product.flatten(1))
         counts = counts.unsqueeze(-1)
-        return _State(sums.view(*counts.shape[:-1], -1), counts.expand(-1, -1, -1, 2), scale, keys.small)
+        return State(sums.view(*counts.shape[:-1], -1), counts.expand(-1, -1, -1, 2), scale, keys.small)
 
-    def spread(self, state: _State) -> _State:
+    def spread(self, state: State) -> State:
         """Σ h(c, c') S_{c'} for the first base and Σ (g − h(c, c')) S_{c'} for the second.
 
         By way of sums over all codes with a certain bit. No difference is taken: a base whose weight is 0
@@ -261,7 +139,7 @@ class _Engine:
         ]
         return torch.cat(parts, -1).view(states.shape) if place is None else place
 
-    def read(self, rows: slice, x: Tensor, state: _State) -> Features:
+    def read(self, rows: slice, x: Tensor, state: State) -> Features:
         """The sums for some queries, ``(R, L, c)``."""
         queries, scale = self._tokens(x, "query", rows, None), x.new_zeros(*x.shape[:2], 1)
         small = queries.small and state.small
@@ -280,7 +158,7 @@ class _Engine:
         total = embedding_bag(blocks.place.mT.flatten(0, 1), result, mode="sum")
         return Features(total.view(*x.shape[:2], c), scale - math.log(self.codes.weights.shape[1]))
 
-    def _scaled(self, queries: _Tokens, state: _State) -> tuple[_Tokens, Tensor]:
+    def _scaled(self, queries: _Tokens, state: State) -> tuple[_Tokens, Tensor]:
         """With log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
         own = queries.codes.unsqueeze(-1)
         absent = state.weights.take_along_dim(own, -2).sum(1) == 0  # (R, L, 2)
@@ -309,7 +187,7 @@ class _Engine:
         small = _largest(projected) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
         if keep is not None:
             log_weight = log_weight.masked_fill(~keep, -torch.inf)
-        size = min(max(u.shape[1] // (2 * self.codes.shape[1]), 8), _SIZE)
+        size = min(max(u.shape[1] // (2 * self.codes.shape[1]), 8), SIZE)
         return _Tokens(Blocks.of(labels, self.codes.shape[1], size), codes, projected, log_weight, small)
 
     def _features(self, tokens: _Tokens, *, empty: bool = False) -> Tensor:
