@@ -11,7 +11,7 @@ from torch import Tensor
 __all__ = ["SIZE", "Codes"]
 
 SIZE = 64  # tokens of a block, unless that is more than half of those of a code
-_BITS = 4, 8  # of a group, without need to go below, and at most: its states are as many as its codes
+_BITS = 2, 8  # of a group, at least and at most: its states are as many as its codes
 
 
 class Codes(NamedTuple):

@@ -56,13 +56,13 @@ class State(NamedTuple):
 
     Attributes:
         sums: of φ(y) v(y)ᵀ, ``(R, G, 2^g, D·c)``.
-        weights: the number of keys, and once it is spread, of bits that count: ``(R, G, 2^g, 2)`` for both bases.
+        counts: how many keys have each code, ``(R, G, 2^g)``.
         scale: the log scale of both bases, ``(R, 1, 2)``; −∞ without keys.
         small: whether it is 0, of all rows with keys.
     """
 
     sums: Tensor
-    weights: Tensor
+    counts: Tensor
     scale: Tensor
     small: bool
 
@@ -71,7 +71,7 @@ class State(NamedTuple):
         small = self.small and other.small
         scale = torch.maximum(self.scale, other.scale)
         mine, theirs = (self.sums, other.sums) if small else (s._at(scale, widths) for s in (self, other))
-        return State(mine + theirs, self.weights + other.weights, scale, small)
+        return State(mine + theirs, self.counts + other.counts, scale, small)
 
     def _at(self, scale: Tensor, widths: Sequence[int]) -> Tensor:
         """The sums at another scale."""
@@ -115,8 +115,7 @@ class Engine:
             place = self._place("product", len(phi), phi.shape[-1], c, like=phi)
             product = torch.bmm(phi.mT, self._values(v, members), out=place)
             sums = sums.index_add_(0, keys.blocks.segment[some], product.flatten(1))
-        counts = counts.unsqueeze(-1)
-        return State(sums.view(*counts.shape[:-1], -1), counts.expand(-1, -1, -1, 2), scale, keys.small)
+        return State(sums.view(*counts.shape, -1), counts, scale, keys.small)
 
     def spread(self, state: State) -> State:
         """Σ h(c, c') S_{c'} for the first base and Σ (g − h(c, c')) S_{c'} for the second.
@@ -125,10 +124,9 @@ class Engine:
         for all keys gets exactly 0.
         """
         place = self._place("spread", *state.sums.shape, like=state.sums)
-        weights = self._spread(state.weights, [1, 1], None)
-        return state._replace(sums=self._spread(state.sums, self.widths, place), weights=weights)
+        return state._replace(sums=self._spread(state.sums, self.widths, place))
 
-    def _spread(self, states: Tensor, widths: Sequence[int], place: Tensor | None) -> Tensor:
+    def _spread(self, states: Tensor, widths: Sequence[int], place: Tensor | None = None) -> Tensor:
         """Those of ``states (R, G, 2^g, ·)``."""
         same, differ = (table.repeat(len(states), 1, 1) for table in self.codes[1:])
         by_bit = torch.bmm(same, states.flatten(0, 1))
@@ -160,8 +158,8 @@ class Engine:
 
     def _scaled(self, queries: _Tokens, state: State) -> tuple[_Tokens, Tensor]:
         """With log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
-        own = queries.codes.unsqueeze(-1)
-        absent = state.weights.take_along_dim(own, -2).sum(1) == 0  # (R, L, 2)
+        weights = self._spread(state.counts.unsqueeze(-1).expand(-1, -1, -1, 2), [1, 1])
+        absent = weights.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0  # (R, L, 2)
         key_scale = finite(state.scale)
         largest = (queries.largest(self.bases) + key_scale).masked_fill(absent, -torch.inf)
         scale = finite(largest.amax(-1, keepdim=True))
