@@ -46,7 +46,7 @@ SETTINGS = {
 EXACT = "exact (scaled_dot_product_attention)"
 PERFORMER, PERFORMER_TRAINING = "performer-pytorch", "performer-pytorch, forward + backward"
 PERFORMER_CAUSAL = "performer-pytorch, causal"
-EXPLICIT = "AngularHybrid, explicit features"
+EXPLICIT, PLAIN = "AngularHybrid, explicit features", "AngularHybrid, plain explicit features"
 POSITIVE = "Positive"
 
 Timed = Callable[[], Any]
@@ -70,6 +70,7 @@ def flops(length: int, width: int, projections: int) -> float:
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Features = Callable[[Tensor], Tensor]
 
 
 def forward(attention: Attention, length: int) -> Timed:
@@ -112,16 +113,40 @@ def grouped() -> Attention:
     return lambda query, key, value: hrf.attention(query, key, value, phi)
 
 
-def explicit() -> Attention:
+def on_features(queries: Features, keys: Features) -> Attention:
     """What one writes with the features at hand: two products and a division."""
-    phi = angular()
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scale = DIM**-0.25
-        q, k = phi.queries(query * scale), phi.keys(key * scale)
+        q, k = queries(query * scale), keys(key * scale)
         return q @ (k.mT @ value) / (q @ k.sum(-2).unsqueeze(-1))
 
     return attention
+
+
+def explicit() -> Attention:
+    """On the features of this library, which are written in blocks."""
+    phi = angular()
+    return on_features(phi.queries, phi.keys)
+
+
+def plain() -> Attention:
+    """On the same features, written as the composition lemma has them."""
+    phi = angular()
+    omega, tau = phi.bases[0].projection.omega, phi.coefficients[0].projection.omega
+
+    def features(x: Tensor, sign: int) -> Tensor:
+        projected, square = x @ omega.mT, x.square().sum(-1, keepdim=True) / 2
+        positive = torch.cat([projected, -projected], -1).sub(square).exp() / (2 * HYBRID_M) ** 0.5
+        waves = torch.cat([projected.cos(), projected.sin()], -1) * square.exp() / HYBRID_M**0.5
+        signs = (x @ tau.mT).sign() / HYBRID_BITS**0.5
+        products = []
+        for base, bits in ((positive, sign * signs), (waves, signs)):
+            rho = torch.cat([torch.ones_like(square), bits], -1) * 0.5**0.5
+            products.append((base.unsqueeze(-1) * rho.unsqueeze(-2)).flatten(-2))
+        return torch.cat(products, -1)
+
+    return on_features(lambda x: features(x, 1), lambda y: features(y, -1))
 
 
 def step(length: int) -> Timed:
@@ -156,6 +181,7 @@ def cases(length: int) -> list[Case]:
         case(EXACT, lambda: forward(scaled_dot_product_attention, length), 4.0 * HEADS * length**2 * DIM),
         case(PERFORMER, lambda: forward(performer(), length), work, **peer),
         case(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
+        case(PLAIN, lambda: forward(plain(), length), hybrid_work),
         case(
             POSITIVE,
             lambda: forward(positive(), length),
@@ -175,6 +201,7 @@ def cases(length: int) -> list[Case]:
             lambda: forward(grouped(), length),
             hybrid_work,
             faster_than(EXPLICIT, at_least=5 if long else None),
+            faster_than(PLAIN, at_least=5 if long else None),
             faster_than(PERFORMER, at_least=3 if long else None),
         ),
         case(f"{POSITIVE}, one token decoded", lambda: step(length), flops(1, WIDTH, M)),
