@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hrf.attention.segments import Blocks
-from hrf.features.base import Features, Side
+from hrf.features.base import Features, Side, finite
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.grouping import gather_rows
 
-__all__ = ["FLOATS", "LOG2E", "Clusters", "Engine", "by_label"]
+__all__ = ["FLOATS", "LOG2E", "Clusters", "Engine", "by_label", "merged"]
 
 _SIZE = (16, 64)  # least and most tokens of a block
 FLOATS = 1 << 18  # numbers of a product: they stay in the cache
@@ -61,9 +62,21 @@ class Clusters(NamedTuple):
             centers = torch.where(counts > 0, totals.view(centers.shape) / counts.clamp(min=1), centers)
         return cls(u, labels, blocks, centers)
 
+    def spans(self, length: int) -> list[Clusters]:
+        """At most ``length`` tokens of each row after the other, by cluster."""
+        if self.labels.shape[-1] <= length:
+            return [self]
+        n = self.centers.shape[-2]
+        return [
+            Clusters(tokens, labels, by_label(labels.flatten(0, -2), n), self.centers)
+            for tokens, labels in zip(
+                self.tokens.split(length, -2), self.labels.split(length, -1), strict=True
+            )
+        ]
+
     def flat(self) -> Tensor:
         """All tokens one after the other, ``(R·L, d)``."""
-        return self.tokens.reshape(-1, self.tokens.shape[-1])
+        return self.tokens.flatten(0, -2)
 
     def residuals(self) -> Tensor:
         """What a token is from its centre, ``(..., H, L, d)``; anything if it is left out."""
@@ -78,16 +91,21 @@ class Engine:
         self, queries: Clusters, keys: Clusters, values: Tensor, phi: ClusteredHybrid, active: Tensor | None
     ) -> None:
         self.queries, self.keys, self.values, self.phi, self.active = queries, keys, values, phi, active
-        self.x, self.y = queries.flat() * LOG2E, keys.flat()
-        self.prepare()
 
-    def prepare(self) -> None:
-        """What is done for all rows at once."""
-
-    def rows(self, start: int, end: int) -> Features:
-        """The sums for the queries of some rows, ``(rows·L, c)``; a scale of −∞ where there is nothing."""
+    def sums(self) -> Features:
+        """Those of all queries, ``(R, L, c)``; a scale of −∞ where there is nothing. The scale has no gradient."""
         raise NotImplementedError
 
-    def _masked(self, table: Tensor, start: int, end: int) -> Tensor:
-        """Scales of states, ``(rows, n_q, n_k)``, without those that do not count."""
-        return table if self.active is None else table.masked_fill(~self.active[start:end], -torch.inf)
+    def _masked(self, table: Tensor) -> Tensor:
+        """Scales of states, ``(R, n_q, n_k)``, without those that do not count."""
+        return table if self.active is None else table.masked_fill(~self.active, -torch.inf)
+
+
+def merged(parts: Iterator[Features]) -> Features:
+    """The sum of all parts, on the largest of their scales; one of −∞ is that of nothing."""
+    total, scale = next(parts)
+    for values, other in parts:
+        largest = torch.maximum(scale, other)
+        own, others = ((s - finite(largest)).exp2() for s in (scale, other))
+        total, scale = torch.addcmul(total * own, values, others), largest
+    return Features(total, scale)
