@@ -12,14 +12,13 @@ a block of queries meets the list of all keys of its exact clusters, as in block
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from hrf.attention.clusters import common
 from hrf.attention.clusters.again import again
-from hrf.attention.clusters.common import LOG2E, Clusters, Engine, merged
+from hrf.attention.clusters.common import LOG2E, Clusters, Engine, at_a_time, merged
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
 from hrf.attention.clusters.wide import Wide
@@ -29,8 +28,6 @@ from hrf.features.clustered import ClusteredHybrid
 from hrf.features.heads import of_heads
 
 __all__ = ["stream", "sums"]
-
-_TOKENS = 1 << 14, 1 << 13  # at a time, of several rows or of one: without gradients, with a graph
 
 
 def stream(
@@ -55,18 +52,18 @@ def stream(
         root: what multiplies queries and keys.
         ones: add a column of ones to the values.
     """
-    values = with_ones(values) if ones else values
     if not (x.numel() and y.numel()):
-        yield nothing(x, y, values)
+        yield nothing(x, y, with_ones(values) if ones else values)
         return
     x, y, values = (t.reshape(-1, *t.shape[-3:]) for t in (x, y, values))
     if keep is not None:
         keep = keep.expand(y.shape[:-1])
-    for part in parts(x, y, _at_a_time()):
+    for part in parts(x, y, at_a_time()):
         phi = of_heads(feature_map, part[1])
-        queries = Clusters.of(x[part] * root, phi, "query", None)
-        keys = Clusters.of(y[part] * root, phi, "key", None if keep is None else keep[part])
-        total, scale = merged(engine.sums() for engine in _engines(queries, keys, values[part], phi))
+        queries = Clusters.of(x[part], root, phi, "query", None)
+        keys = Clusters.of(y[part], root, phi, "key", None if keep is None else keep[part])
+        engines = _engines(queries, keys, values[part], ones, phi)
+        total, scale = merged(engine.sums() for engine in engines)
         yield Features(total, finite(scale) / LOG2E)
 
 
@@ -77,18 +74,16 @@ def sums(
     return joined(stream(x, y, values, feature_map, keep), x)
 
 
-def _at_a_time() -> int:
-    return _TOKENS[torch.is_grad_enabled()]
-
-
-def _engines(queries: Clusters, keys: Clusters, values: Tensor, phi: ClusteredHybrid) -> Iterator[Engine]:
+def _engines(
+    queries: Clusters, keys: Clusters, values: Tensor, ones: bool, phi: ClusteredHybrid
+) -> Iterator[Engine]:
     """Those whose sums add up to the whole."""
     exact, served = (
         None if table is None else table.expand(*values.shape[:-2], -1, -1).flatten(0, -3)
         for table in (phi.exact, phi.served)
     )
     estimated = None if exact is None else ~exact
-    arguments = queries, keys, values, phi
+    arguments = queries, keys, values, ones, phi
     yield (Pairs if phi._per_pair else _Residuals)(*arguments, _both(served, estimated))
     if served is not None:
         yield _Default(*arguments, _both(~served, estimated))
@@ -102,68 +97,63 @@ def _both(pairs: Tensor | None, others: Tensor | None) -> Tensor | None:
 
 
 class _States(Engine):
-    """Keys become states, and queries read them. In training what is made of some tokens is not there with others'."""
+    """Keys become states, and queries read them."""
 
     def sums(self) -> Features:
-        """Those of all queries, a span of them after the other."""
-        length = _at_a_time()
-        x, y = (side.centers for side in (self.queries, self.keys))
-        keys = zip(self.keys.spans(length), self.values.split(length, -2), strict=True)
-        states, table = self._meet(*merged(self._run(self._write, some, y, x, v) for some, v in keys))
-        spans = self.queries.spans(length)
-        read = [self._run(self._read, some, x, y, states, table) for some in spans]
+        """Those of all queries: some keys after others, and some queries after others."""
+        x, y = self.queries.centers, self.keys.centers
+        keys = zip(self.keys.spans(), self.values.split(at_a_time(), -2), strict=True)
+        states, table = self._meet(*merged(self._run(self._write, some, x, v) for some, v in keys))
+        read = [self._run(self._read, some, y, states, table) for some in self.queries.spans()]
         return read[0] if len(read) == 1 else Features(*(torch.cat(t, 1) for t in zip(*read, strict=True)))
 
     def _run(self, function: Callable[..., Features], some: Clusters, *tensors: Tensor) -> Features:
-        whole = some is self.queries or some is self.keys
-        if whole or not torch.is_grad_enabled():
-            return function(some, some.tokens, *tensors)
-        learned = [t for t in (*self.phi.parameters(), *self.phi.buffers()) if t.requires_grad]
-        return again(partial(function, some), learned, some.tokens, *tensors)
+        """What a function makes of some tokens; of its graph, nothing is kept unless they are all."""
 
-    def _write(self, some: Clusters, tokens: Tensor, own: Tensor, others: Tensor, values: Tensor) -> Features:
-        """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s ``(R, n, k, 1, 1)``.
+        def run(tokens: Tensor, centers: Tensor, *tensors: Tensor) -> Features:
+            return function(some._replace(tokens=tokens, centers=centers), *tensors)
+
+        if some is self.queries or some is self.keys or not torch.is_grad_enabled():
+            return function(some, *tensors)
+        learned = [t for t in (*self.phi.parameters(), *self.phi.buffers()) if t.requires_grad]
+        return again(run, learned, some.tokens, some.centers, *tensors)
+
+    def _write(self, keys: Clusters, centers: Tensor, values: Tensor) -> Features:
+        """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s.
 
         Args:
-            some: keys, by cluster.
-            tokens: what they are.
-            own: the centres of their clusters.
-            others: those of the other side.
-            values: of the keys, ``(..., H, S, c)``.
+            keys: some of them.
+            centers: those of queries.
+            values: of these keys, ``(..., H, S, c)``.
         """
-        keys = some._replace(tokens=tokens, centers=own)
         blocks = keys.blocks
-        logs, features = self._weights(keys, others, "key")
+        logs, features = self._weights(keys, centers, "key")
         scale = blocks.largest(logs.detach().amax(1))
         weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp2_()
-        states = _wide(blocks, weights, features).write(blocks.take_once(values.flatten(0, -2)), len(scale))
-        shape = len(own), -1, logs.shape[-1]
-        return Features(states.view(*shape, states.shape[1] // shape[-1], values.shape[-1]), scale.view(*shape, 1, 1))
+        columns = blocks.take_once(self._columns(values).flatten(0, -2))
+        states = _wide(blocks, weights, features).write(columns, len(scale))
+        shape = *keys.centers.shape[:2], logs.shape[-1]
+        return Features(states.view(*shape, -1, columns.shape[-1]), scale.view(*shape, 1, 1))
 
-    def _read(
-        self, some: Clusters, tokens: Tensor, own: Tensor, others: Tensor, states: Tensor, table: Tensor
-    ) -> Features:
+    def _read(self, queries: Clusters, centers: Tensor, states: Tensor, table: Tensor) -> Features:
         """Σ 2^(logs + table) φ(x)ᵀ state with the states of each query's cluster: ``(R, L, c)``.
 
         Args:
-            some: queries, by cluster.
-            tokens: what they are.
-            own: the centres of their clusters.
-            others: those of the other side.
+            queries: some of them.
+            centers: those of keys.
             states: ``(R, n, k·D, c)``.
-            table: what the cluster adds to the k logs, ``(R, n, k)``.
+            table: what the cluster adds to the logs, ``(R, n, k)``.
         """
-        queries = some._replace(tokens=tokens, centers=own)
         blocks = queries.blocks
-        logs, features = self._weights(queries, others, "query")
+        logs, features = self._weights(queries, centers, "query")
         logs += table.flatten(0, 1).index_select(0, blocks.segment).unsqueeze(1)
         scale = logs.detach().amax(-1, keepdim=True)
         weights = logs.sub_(finite(scale)).exp2_()
         sums = _wide(blocks, weights, features).read(states.flatten(0, 1))
-        return Features(*(blocks.give(t).unflatten(0, (len(own), -1)) for t in (sums, scale)))
+        return Features(*(blocks.give(t).unflatten(0, (len(states), -1)) for t in (sums, scale)))
 
-    def _weights(self, tokens: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
-        """Logs ``(N, size, k)``, to be overwritten, and features ``(N, size, D)`` or ``None`` for 1."""
+    def _weights(self, some: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
+        """Logs of k weights for each place, ``(N, size, k)``, and features, ``(N, size, D)`` or ``None`` for 1."""
         raise NotImplementedError
 
     def _meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,13 +164,11 @@ class _States(Engine):
 class _Residuals(_States):
     """For ``separable``, ``shifted`` and ``shrunk``."""
 
-    def _weights(self, tokens: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
-        blocks = tokens.blocks
-        row = blocks.segment // blocks.counts.shape[-1]
-        logs = blocks.take(tokens.flat()) @ (others * LOG2E).index_select(0, row).mT
+    def _weights(self, some: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
+        logs = some.products(others)
         if self.phi.feature_map is None:
             return logs, None
-        return _scaled(blocks, logs, self.phi._of_residuals(tokens.residuals(), side))
+        return _scaled(some.blocks, logs, self.phi._of_residuals(some.residuals(), side))
 
     def _meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         between = self.queries.centers @ self.keys.centers.mT * LOG2E
@@ -190,10 +178,10 @@ class _Residuals(_States):
 class _Default(_States):
     """The default map."""
 
-    def _weights(self, tokens: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
+    def _weights(self, some: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
         assert self.phi.default is not None
-        logs = others.new_zeros(*tokens.blocks.members.shape, 1)
-        return _scaled(tokens.blocks, logs, self.phi.default._scaled(tokens.tokens, side))
+        logs = others.new_zeros(*some.blocks.members.shape, 1)
+        return _scaled(some.blocks, logs, self.phi.default._scaled(some.tokens * some.root, side))
 
     def _meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         logs = self._masked(scale[..., 0, 0].mT.expand(-1, self.phi.n_q, -1))

@@ -25,7 +25,9 @@ def again(function: Callable[..., Features], learned: Sequence[Tensor], *tensors
 
 class _Again(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Features], learned: Sequence[Tensor], *tensors: Tensor) -> Any:
+    def forward(
+        ctx: Any, function: Callable[..., Features], learned: Sequence[Tensor], *tensors: Tensor
+    ) -> Any:
         ctx.function, ctx.learned = function, learned
         arguments = tensors[: len(tensors) - len(learned)]
         ctx.save_for_backward(*arguments)

@@ -30,8 +30,9 @@ class Exact(Engine):
         assert self.active is not None
         queries, keys = self.queries.blocks, self.keys.blocks
         lists = Lists.of(queries, keys, self.active)
-        x, y, values = self.queries.flat() * LOG2E, self.keys.flat(), self.values.flatten(0, -2)
-        return Features(*(t.unflatten(0, (len(self.active), -1)) for t in met(queries, lists, x, y, values)))
+        x = self.queries.tokens * (self.queries.root * self.keys.root * LOG2E)
+        flat = (t.flatten(0, -2) for t in (x, self.keys.tokens, self._columns(self.values)))
+        return Features(*(t.unflatten(0, (len(self.active), -1)) for t in met(queries, lists, *flat)))
 
 
 class Lists(NamedTuple):

@@ -27,7 +27,7 @@ class Pairs(Engine):
         groups = Groups.of(self.queries.labels, self.phi.n_q)
         sums, scales = [], []
         for some in self._places(groups.filled):
-            tokens = gather_rows(self.queries.tokens, groups.members[..., some])
+            tokens = gather_rows(self.queries.tokens, groups.members[..., some]) * self.queries.root
             features, logs = self._map(tokens.unsqueeze(-3), "query")
             logs = logs + table
             scale = logs.detach().amax(-3, keepdim=True)
@@ -41,7 +41,7 @@ class Pairs(Engine):
 
     def _states(self) -> tuple[Tensor, Tensor]:
         """Sums of φ(y) v(y)ᵀ for all pairs, ``(..., n_q, n_k·D, c)``, and their scales ``(..., n_q, n_k, 1, 1)``."""
-        phi, values = self.phi, self.values
+        phi, values = self.phi, self._columns(self.values)
         assert phi.feature_map is not None
         groups = Groups.of(self.keys.labels, phi.n_k + 1)  # the last are those left out
         groups = Groups(groups.members[..., :-1, :], groups.filled[..., :-1, :], groups.place)
@@ -49,7 +49,8 @@ class Pairs(Engine):
         states = values.new_zeros(*table.shape[:-2], phi.feature_map.feature_dim, values.shape[-1])
         for some in self._places(groups.filled):
             members, empty = groups.members[..., some], ~groups.filled[..., some].unsqueeze(-1)
-            features, logs = self._map(gather_rows(self.keys.tokens, members).unsqueeze(-4), "key")
+            tokens = gather_rows(self.keys.tokens, members) * self.keys.root
+            features, logs = self._map(tokens.unsqueeze(-4), "key")
             logs = logs.masked_fill(empty.unsqueeze(-4), -torch.inf)
             scale = torch.maximum(table, logs.detach().amax(-2, keepdim=True))
             weighted = features * (logs - finite(scale)).exp()
