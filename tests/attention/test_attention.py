@@ -25,7 +25,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(small, "_FLOATS", 1)
     monkeypatch.setattr(small, "_ROWS", 4)
     monkeypatch.setattr(structured, "_TOKENS", (27, 18, 9))
-    monkeypatch.setattr(clusters.common, "_TOKENS", (18, 4))
+    monkeypatch.setattr(clusters.common, "TOKENS", 4)
 
 
 @every_map

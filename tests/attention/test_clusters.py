@@ -108,7 +108,7 @@ def test_more_blocks_than_one_piece_holds(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("base", BASES)
 def test_rows_longer_than_what_is_done_at_a_time(base, variant, heads, monkeypatch):
-    monkeypatch.setattr(clusters.common, "_TOKENS", (30, 20))
+    monkeypatch.setattr(clusters.common, "TOKENS", 20)
     torch.manual_seed(5)
     tensors = inputs(3, length=70, keys=50, dim=DIM)
     tensors[1] *= torch.linspace(0.2, 3, 50).unsqueeze(-1)  # the largest logarithms are not in the first span

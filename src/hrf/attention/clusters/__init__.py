@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hrf.attention.clusters import common
 from hrf.attention.clusters.again import again
-from hrf.attention.clusters.common import LOG2E, Clusters, Engine, at_a_time, merged
+from hrf.attention.clusters.common import LOG2E, Clusters, Engine, merged
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
 from hrf.attention.clusters.wide import Wide
@@ -58,7 +58,7 @@ def stream(
     x, y, values = (t.reshape(-1, *t.shape[-3:]) for t in (x, y, values))
     if keep is not None:
         keep = keep.expand(y.shape[:-1])
-    for part in parts(x, y, at_a_time()):
+    for part in parts(x, y, common.TOKENS):
         phi = of_heads(feature_map, part[1])
         queries = Clusters.of(x[part], root, phi, "query", None)
         keys = Clusters.of(y[part], root, phi, "key", None if keep is None else keep[part])
@@ -102,7 +102,7 @@ class _States(Engine):
     def sums(self) -> Features:
         """Those of all queries: some keys after others, and some queries after others."""
         x, y = self.queries.centers, self.keys.centers
-        keys = zip(self.keys.spans(), self.values.split(at_a_time(), -2), strict=True)
+        keys = zip(self.keys.spans(), self.values.split(common.TOKENS, -2), strict=True)
         states, table = self._meet(*merged(self._run(self._write, some, x, v) for some, v in keys))
         read = [self._run(self._read, some, y, states, table) for some in self.queries.spans()]
         return read[0] if len(read) == 1 else Features(*(torch.cat(t, 1) for t in zip(*read, strict=True)))

@@ -14,19 +14,14 @@ from hrf.features.base import Features, Side, finite
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.grouping import gather_rows
 
-__all__ = ["FLOATS", "LOG2E", "Clusters", "Engine", "at_a_time", "by_label", "merged"]
+__all__ = ["FLOATS", "LOG2E", "TOKENS", "Clusters", "Engine", "by_label", "merged"]
 
-_TOKENS = 1 << 14, 1 << 13  # at a time: without gradients they stay in the cache, with them there is a graph
 _SIZE = (16, 64)  # least and most tokens of a block
+TOKENS = 1 << 14  # at a time, of several rows or of one: they stay in the cache, and a graph is theirs alone
 FLOATS = 1 << 18  # numbers of a product: they stay in the cache
 
 # Logarithms are to the base 2 in here: where they underflow, exp is up to 100 times slower than exp2.
 LOG2E = math.log2(math.e)
-
-
-def at_a_time() -> int:
-    """How many tokens are worked on at a time, of several rows or of one."""
-    return _TOKENS[torch.is_grad_enabled()]
 
 
 def by_label(labels: Tensor, n_labels: int) -> Blocks:
@@ -58,7 +53,7 @@ class Clusters(NamedTuple):
         """Those of one side of a map, without the tokens that are not to be kept."""
         centers = (phi.query_centers if side == "query" else phi.key_centers).to(u.dtype)
         n = centers.shape[-2]
-        spans = u.detach().split(at_a_time(), -2)
+        spans = u.detach().split(TOKENS, -2)
         labels = torch.cat([phi.assign(span * root, side) for span in spans], -1)
         if keep is not None:
             labels = labels.where(keep, n)
@@ -73,9 +68,9 @@ class Clusters(NamedTuple):
 
     def spans(self) -> list[Clusters]:
         """Some tokens of each row after others, by cluster."""
-        if self.labels.shape[-1] <= at_a_time():
+        if self.labels.shape[-1] <= TOKENS:
             return [self]
-        tokens, labels = self.tokens.split(at_a_time(), -2), self.labels.split(at_a_time(), -1)
+        tokens, labels = self.tokens.split(TOKENS, -2), self.labels.split(TOKENS, -1)
         return [
             Clusters(u, self.root, own, by_label(own.flatten(0, -2), self.centers.shape[-2]), self.centers)
             for u, own in zip(tokens, labels, strict=True)
