@@ -55,9 +55,9 @@ def stream(
     if not (x.numel() and y.numel()):
         yield nothing(x, y, with_ones(values) if ones else values)
         return
-    x, y, values = (t.reshape(-1, *t.shape[-3:]) for t in (x, y, values))
     if keep is not None:
-        keep = keep.expand(y.shape[:-1])
+        keep = keep.expand(y.shape[:-1]).reshape(-1, *y.shape[-3:-1])
+    x, y, values = (t.reshape(x.shape[:-3].numel(), *t.shape[-3:]) for t in (x, y, values))
     for part in parts(x, y, common.TOKENS):
         phi = of_heads(feature_map, part[1])
         queries = Clusters.of(x[part], root, phi, "query", None)
@@ -133,7 +133,9 @@ class _States(Engine):
         columns = blocks.take_once(self._columns(values).flatten(0, -2))
         states = _wide(blocks, weights, features).write(columns, len(scale))
         shape = *keys.centers.shape[:2], logs.shape[-1]
-        return Features(states.view(*shape, -1, columns.shape[-1]), scale.view(*shape, 1, 1))
+        return Features(
+            states.unflatten(1, (shape[-1], -1)).unflatten(0, shape[:2]), scale.view(*shape, 1, 1)
+        )
 
     def _read(self, queries: Clusters, centers: Tensor, states: Tensor, table: Tensor) -> Features:
         """Σ 2^(logs + table) φ(x)ᵀ state with the states of each query's cluster: ``(R, L, c)``.
