@@ -71,18 +71,6 @@ class Blocks(NamedTuple):
             [0, *n_blocks.sum((1, 2)).cumsum(0).tolist()],
         )
 
-    def rows(self, start: int, end: int) -> Blocks:
-        """The blocks of rows ``start`` to ``end``, as if there were no others but for the tokens' numbers."""
-        some, size = slice(self.first[start], self.first[end]), self.members.shape[-1]
-        return Blocks(
-            self.members[some],
-            self.filled[some],
-            self.segment[some] - start * self.counts[0].numel(),
-            self.counts[start:end],
-            self.place[start:end] - some.start * size,
-            [block - some.start for block in self.first[start : end + 1]],
-        )
-
     def pieces(self, step: int, start: int = 0, end: int | None = None) -> list[slice]:
         """Blocks of rows ``start`` to ``end``, in even pieces of about ``step`` blocks."""
         low, high = self.first[start], self.first[-1 if end is None else end]
