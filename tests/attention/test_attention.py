@@ -9,7 +9,7 @@ from torch import nn
 import hrf
 from attention.data import assert_equals_reference, assert_same, inputs, padding
 from features.registry import DIM, MAPS, PARTLY_EXACT, build
-from hrf.attention import blocks, causal, reference, small, structured
+from hrf.attention import blocks, causal, clusters, reference, small, structured
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
@@ -18,13 +18,14 @@ one_or_each = pytest.mark.parametrize("heads", [None, 4], ids=["one map", "map a
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Several blocks, chunks and parts of the rows, the last not full."""
+    """Several blocks, chunks, parts of the rows and spans of a row, the last not full."""
     monkeypatch.setattr(causal, "_CHUNK", 4)
     monkeypatch.setattr(blocks, "_FLOATS", 1)
     monkeypatch.setattr(blocks, "_LEAST", 4)
     monkeypatch.setattr(small, "_FLOATS", 1)
     monkeypatch.setattr(small, "_ROWS", 4)
     monkeypatch.setattr(structured, "_TOKENS", (27, 18, 9))
+    monkeypatch.setattr(clusters.common, "TOKENS", 4)
 
 
 @every_map

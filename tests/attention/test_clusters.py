@@ -104,6 +104,20 @@ def test_more_blocks_than_one_piece_holds(monkeypatch):
         check_equal(clusters.sums, *inputs(2, length=90, keys=80, dim=DIM), make(base, **VARIANTS["all"]))
 
 
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("base", BASES)
+def test_rows_longer_than_what_is_done_at_a_time(base, variant, heads, monkeypatch):
+    monkeypatch.setattr(clusters.common, "TOKENS", 20)
+    torch.manual_seed(5)
+    tensors = inputs(3, length=70, keys=50, dim=DIM)
+    tensors[1] *= torch.linspace(0.2, 3, 50).unsqueeze(-1)  # the largest logarithms are not in the first span
+    phi = make(base, heads, **VARIANTS[variant])
+    check_equal(clusters.sums, *tensors, phi)
+    if not phi.recenter:  # the reference has masked keys in the means
+        check_equal(clusters.sums, *tensors, phi, torch.rand(3, 50) < 0.6)
+
+
 def test_all_pairs_exact_is_softmax_attention():
     phi = make(n_clusters=(3, 3))
     exact = ClusteredHybrid(

@@ -40,12 +40,26 @@ POSITIVE = "hrf.Positive(64, n_projections=128)"
 PARTLY_EXACT = (
     "hrf.ClusteredHybrid(*torch.randn(2, 8, 64), base='separable', exact=torch.eye(8, dtype=torch.bool))"
 )
+RESIDUALS = "base='shifted', feature_map=hrf.Positive(64, n_projections={})"
 # Not fitted: what that needs would hide what attention does.
 CLUSTERED = "hrf.ClusteredHybrid(*torch.randn(2, 16, 64), {})"
 STRUCTURED = {
     "angular": "hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)",
     "separable": CLUSTERED.format("base='separable'"),
-    "shifted": CLUSTERED.format("base='shifted', feature_map=hrf.Positive(64, n_projections=16)"),
+    "shifted": CLUSTERED.format(RESIDUALS.format(16)),
+}
+# And how many tensors like the inputs there may be beside output and gradients, as below.
+LONG = {
+    "separable": ("hrf.ClusteredHybrid(*torch.randn(2, 128, 64), base='separable')", 8),
+    "shifted": (CLUSTERED.format(RESIDUALS.format(64)), 8),
+    "recentred": (CLUSTERED.format(RESIDUALS.format(64) + ", recenter=True"), 10),
+    "default": (
+        CLUSTERED.format(
+            RESIDUALS.format(16)
+            + ", default=hrf.Positive(64, n_projections=16), served=torch.rand(16, 16) < 0.5"
+        ),
+        10,
+    ),
 }
 
 
@@ -91,3 +105,17 @@ def test_training_holds_the_graph_of_few_rows(phi):
     # More heads add what they add above: output, gradients, a few numbers a row. Their graphs would add features,
     # codes or distances to centres, and states: another 600 floats a row or more, 118 MB.
     assert most - least < (many - few) * length * (5 * 64 + 16) * 4 + (16 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("phi", "tensors"), LONG.values(), ids=LONG)
+def test_training_holds_no_graph_of_a_long_row(phi, tensors):
+    short, long = 32_768, 131_072
+    least, most = (
+        peak(phi=phi, is_causal=False, train=True, heads=1, length=length) for length in (short, long)
+    )
+    # More tokens add output, gradients, and, as there is one row only, what is made of all of it: its sums, its output
+    # once more, what the division makes of both, and gradients before they are added to those of all rows; with a
+    # default map its sums and the total, with moving centres their part of a gradient. Clusters, and where a token is
+    # in its block, are a few numbers a token. The graph would add weights, features and all tokens by cluster.
+    assert most - least < (long - short) * ((5 + tensors) * 65 + 32) * 4

@@ -6,7 +6,7 @@ them is not full, so the work is that of the tokens plus half a block a segment,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,9 @@ from torch.nn.functional import pad
 
 from hrf.features.base import Features
 
-__all__ = ["Blocks", "joined", "nothing", "with_ones"]
+__all__ = ["Blocks", "Part", "joined", "nothing", "parts", "with_ones"]
+
+Part = tuple[slice, slice]  # of batch elements and of heads
 
 _ALL = slice(None)
 
@@ -69,18 +71,6 @@ class Blocks(NamedTuple):
             [0, *n_blocks.sum((1, 2)).cumsum(0).tolist()],
         )
 
-    def rows(self, start: int, end: int) -> Blocks:
-        """The blocks of rows ``start`` to ``end``, as if there were no others but for the tokens' numbers."""
-        some, size = slice(self.first[start], self.first[end]), self.members.shape[-1]
-        return Blocks(
-            self.members[some],
-            self.filled[some],
-            self.segment[some] - start * self.counts[0].numel(),
-            self.counts[start:end],
-            self.place[start:end] - some.start * size,
-            [block - some.start for block in self.first[start : end + 1]],
-        )
-
     def pieces(self, step: int, start: int = 0, end: int | None = None) -> list[slice]:
         """Blocks of rows ``start`` to ``end``, in even pieces of about ``step`` blocks."""
         low, high = self.first[start], self.first[-1 if end is None else end]
@@ -129,6 +119,19 @@ class Blocks(NamedTuple):
 def _least_integer(largest: int) -> torch.dtype:
     """The type that is sorted fastest."""
     return torch.int16 if largest < 1 << 15 else torch.int32
+
+
+def parts(x: Tensor, y: Tensor, tokens: int) -> Iterator[Part]:
+    """Rows of ``(B, H, L, d)`` and ``(B, H, S, d)``, about ``tokens`` tokens at a time and at least one row.
+
+    They are some heads of one batch element after the other, or all of several.
+    """
+    size, heads = x.shape[:2]
+    n_rows = max(1, tokens // max(1, x.shape[2], y.shape[2]))
+    elements, some = max(1, n_rows // heads), min(n_rows, heads)
+    for b in range(0, size, elements):
+        for h in range(0, heads, some):
+            yield slice(b, min(b + elements, size)), slice(h, min(h + some, heads))
 
 
 def nothing(x: Tensor, y: Tensor, values: Tensor) -> Features:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from hrf.attention import angular, clusters
 from hrf.attention.denominator import Denominator, divided
 from hrf.attention.inputs import Inputs
+from hrf.attention.segments import Part, parts
 from hrf.features.base import FeatureMap, Features, full_precision
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.heads import of_heads
@@ -26,7 +27,6 @@ __all__ = ["attend", "serves"]
 _TOKENS = 1 << 17, 1 << 14, 1 << 12  # at a time, or one row: without gradients, before them, with a graph
 
 Engine = Callable[..., Iterator[Features]]  # x, y, values, the map, keys to keep, root, ones
-Part = tuple[slice, slice]  # of batch elements and of heads
 
 
 def serves(feature_map: FeatureMap) -> bool:
@@ -50,7 +50,7 @@ class _Attend(torch.autograd.Function):
         out = query.new_empty(*query.shape[:-1], value.shape[-1], dtype=rows.dtype)
         low = torch.empty_like(out[..., :1], dtype=torch.bool)
         tokens = _TOKENS[1] if any(ctx.needs_input_grad) else _TOKENS[0]
-        for part in rows.parts(query, key, tokens):
+        for part in parts(query, key, tokens):
             _, low[part] = rows.attend(part, query[part], key[part], value[part], out[part])
         rows.rule.count(low, rows.moments[..., :1])
         ctx.rows, ctx.learned = rows, learned
@@ -66,7 +66,7 @@ class _Attend(torch.autograd.Function):
         query, key, value, *_ = ctx.saved_tensors
         inputs = query, key, value
         grads = [torch.zeros_like(u) for u in (*inputs, *ctx.learned)]
-        for part in rows.parts(query, key, _TOKENS[2]):
+        for part in parts(query, key, _TOKENS[2]):
             some = [u[part].detach() for u in inputs]
             for u, needed in zip(some, ctx.needs_input_grad[1:4], strict=True):
                 u.requires_grad_(needed)
@@ -99,15 +99,6 @@ class _Rows:
     ignore: Tensor | None
     root: float
     dtype: torch.dtype
-
-    def parts(self, query: Tensor, key: Tensor, tokens: int) -> Iterator[Part]:
-        """Some heads of one batch element after the other, or all of several."""
-        size, heads = query.shape[:2]
-        n_rows = max(1, tokens // max(1, query.shape[2], key.shape[2]))
-        elements, some = max(1, n_rows // heads), min(n_rows, heads)
-        for b in range(0, size, elements):
-            for h in range(0, heads, some):
-                yield slice(b, b + elements), slice(h, min(h + some, heads))
 
     def attend(
         self, part: Part, query: Tensor, key: Tensor, value: Tensor, out: Tensor | None = None

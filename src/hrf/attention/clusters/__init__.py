@@ -11,23 +11,23 @@ a block of queries meets the list of all keys of its exact clusters, as in block
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from hrf.attention.clusters import common
-from hrf.attention.clusters.common import LOG2E, Clusters, Engine
+from hrf.attention.clusters.again import again
+from hrf.attention.clusters.common import LOG2E, Clusters, Engine, merged
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
 from hrf.attention.clusters.wide import Wide
-from hrf.attention.segments import Blocks, joined, nothing, with_ones
-from hrf.features.base import Features, finite
+from hrf.attention.segments import Blocks, joined, nothing, parts, with_ones
+from hrf.features.base import Features, Side, finite
 from hrf.features.clustered import ClusteredHybrid
+from hrf.features.heads import of_heads
 
 __all__ = ["stream", "sums"]
-
-_TOKENS = 1 << 14  # tokens at a time: they stay in the cache
 
 
 def stream(
@@ -52,32 +52,19 @@ def stream(
         root: what multiplies queries and keys.
         ones: add a column of ones to the values.
     """
-    values = with_ones(values) if ones else values
     if not (x.numel() and y.numel()):
-        yield nothing(x, y, values)
+        yield nothing(x, y, with_ones(values) if ones else values)
         return
-    x, y = x * root, y * root
-    queries = Clusters.of(x, feature_map, "query", None)
-    keys = Clusters.of(y, feature_map, "key", keep)
-    exact, served = (
-        None if table is None else table.expand(*x.shape[:-2], -1, -1).flatten(0, -3)
-        for table in (feature_map.exact, feature_map.served)
-    )
-    estimated = None if exact is None else ~exact
-    flat = values.flatten(0, -2)
-    arguments = queries, keys, flat, feature_map
-    base = Pairs if feature_map._per_pair else _Residuals
-    engines: list[Engine] = [base(*arguments, _both(served, estimated))]
-    if served is not None:
-        engines.append(_Default(*arguments, _both(~served, estimated)))
-    if exact is not None:
-        engines.append(Exact(*arguments, exact))
-    n_rows = queries.centers.shape[0]
-    step = max(1, _TOKENS // max(x.shape[-2], y.shape[-2]))
-    for start in range(0, n_rows, step):
-        end = min(start + step, n_rows)
-        total, scale = _merged([engine.rows(start, end) for engine in engines])
-        yield Features(*(t.unflatten(0, (end - start, -1)) for t in (total, scale / LOG2E)))
+    if keep is not None:
+        keep = keep.expand(y.shape[:-1]).reshape(-1, *y.shape[-3:-1])
+    x, y, values = (t.reshape(x.shape[:-3].numel(), *t.shape[-3:]) for t in (x, y, values))
+    for part in parts(x, y, common.TOKENS):
+        phi = of_heads(feature_map, part[1])
+        queries = Clusters.of(x[part], root, phi, "query", None)
+        keys = Clusters.of(y[part], root, phi, "key", None if keep is None else keep[part])
+        engines = _engines(queries, keys, values[part], ones, phi)
+        total, scale = merged(engine.sums() for engine in engines)
+        yield Features(total, finite(scale) / LOG2E)
 
 
 def sums(
@@ -87,110 +74,131 @@ def sums(
     return joined(stream(x, y, values, feature_map, keep), x)
 
 
+def _engines(
+    queries: Clusters, keys: Clusters, values: Tensor, ones: bool, phi: ClusteredHybrid
+) -> Iterator[Engine]:
+    """Those whose sums add up to the whole."""
+    exact, served = (
+        None if table is None else table.expand(*values.shape[:-2], -1, -1).flatten(0, -3)
+        for table in (phi.exact, phi.served)
+    )
+    estimated = None if exact is None else ~exact
+    arguments = queries, keys, values, ones, phi
+    yield (Pairs if phi._per_pair else _Residuals)(*arguments, _both(served, estimated))
+    if served is not None:
+        yield _Default(*arguments, _both(~served, estimated))
+    if exact is not None:
+        yield Exact(*arguments, exact)
+
+
 def _both(pairs: Tensor | None, others: Tensor | None) -> Tensor | None:
     """Pairs of clusters that are in both tables; ``None`` has all."""
     return others if pairs is None else pairs if others is None else pairs & others
 
 
-def _merged(parts: list[Features]) -> Features:
-    """The sum of all parts, on one scale a token; a scale of −∞ is that of nothing."""
-    scale = parts[0].log_scale.detach()
-    for part in parts[1:]:
-        scale = torch.maximum(scale, part.log_scale.detach())
-    scale = finite(scale)
-    total = parts[0].values * (parts[0].log_scale - scale).exp2()
-    for part in parts[1:]:
-        total = torch.addcmul(total, part.values, (part.log_scale - scale).exp2())
-    return Features(total, scale)
+class _States(Engine):
+    """Keys become states, and queries read them."""
+
+    def sums(self) -> Features:
+        """Those of all queries: some keys after others, and some queries after others."""
+        x, y = self.queries.centers, self.keys.centers
+        keys = zip(self.keys.spans(), self.values.split(common.TOKENS, -2), strict=True)
+        states, table = self._meet(*merged(self._run(self._write, some, x, v) for some, v in keys))
+        read = [self._run(self._read, some, y, states, table) for some in self.queries.spans()]
+        return read[0] if len(read) == 1 else Features(*(torch.cat(t, 1) for t in zip(*read, strict=True)))
+
+    def _run(self, function: Callable[..., Features], some: Clusters, *tensors: Tensor) -> Features:
+        """What a function makes of some tokens; of its graph, nothing is kept unless they are all."""
+
+        def run(tokens: Tensor, centers: Tensor, *tensors: Tensor) -> Features:
+            return function(some._replace(tokens=tokens, centers=centers), *tensors)
+
+        if some is self.queries or some is self.keys or not torch.is_grad_enabled():
+            return function(some, *tensors)
+        learned = [t for t in (*self.phi.parameters(), *self.phi.buffers()) if t.requires_grad]
+        return again(run, learned, some.tokens, some.centers, *tensors)
+
+    def _write(self, keys: Clusters, centers: Tensor, values: Tensor) -> Features:
+        """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s.
+
+        Args:
+            keys: some of them.
+            centers: those of queries.
+            values: of these keys, ``(..., H, S, c)``.
+        """
+        blocks = keys.blocks
+        logs, features = self._weights(keys, centers, "key")
+        scale = blocks.largest(logs.detach().amax(1))
+        weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp2_()
+        columns = blocks.take_once(self._columns(values).flatten(0, -2))
+        states = _wide(blocks, weights, features).write(columns, len(scale))
+        shape = *keys.centers.shape[:2], logs.shape[-1]
+        return Features(
+            states.unflatten(1, (shape[-1], -1)).unflatten(0, shape[:2]), scale.view(*shape, 1, 1)
+        )
+
+    def _read(self, queries: Clusters, centers: Tensor, states: Tensor, table: Tensor) -> Features:
+        """Σ 2^(logs + table) φ(x)ᵀ state with the states of each query's cluster: ``(R, L, c)``.
+
+        Args:
+            queries: some of them.
+            centers: those of keys.
+            states: ``(R, n, k·D, c)``.
+            table: what the cluster adds to the logs, ``(R, n, k)``.
+        """
+        blocks = queries.blocks
+        logs, features = self._weights(queries, centers, "query")
+        logs += table.flatten(0, 1).index_select(0, blocks.segment).unsqueeze(1)
+        scale = logs.detach().amax(-1, keepdim=True)
+        weights = logs.sub_(finite(scale)).exp2_()
+        sums = _wide(blocks, weights, features).read(states.flatten(0, 1))
+        return Features(*(blocks.give(t).unflatten(0, (len(states), -1)) for t in (sums, scale)))
+
+    def _weights(self, some: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
+        """Logs of k weights for each place, ``(N, size, k)``, and features, ``(N, size, D)`` or ``None`` for 1."""
+        raise NotImplementedError
+
+    def _meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """States for each cluster of queries, and what they add to its logs."""
+        raise NotImplementedError
 
 
-class _Residuals(Engine):
+class _Residuals(_States):
     """For ``separable``, ``shifted`` and ``shrunk``."""
 
-    features: tuple[Features | None, Features | None] = (None, None)
+    def _weights(self, some: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
+        logs = some.products(others)
+        if self.phi.feature_map is None:
+            return logs, None
+        return _scaled(some.blocks, logs, self.phi._of_residuals(some.residuals(), side))
 
-    def prepare(self) -> None:
-        if self.phi.feature_map is not None:
-            of = self.phi._of_residuals
-            self.features = of(self.queries.residuals(), "query"), of(self.keys.residuals(), "key")
-
-    def rows(self, start: int, end: int) -> Features:
-        query_centers, key_centers = (side.centers[start:end] for side in (self.queries, self.keys))
-        queries, keys = (side.blocks.rows(start, end) for side in (self.queries, self.keys))
-        phi_x, phi_y = self.features
-        query_centers = query_centers * LOG2E
-        states, scale = _write(keys, self._logs(keys, self.y, query_centers), phi_y, self.values)
-        table = self._masked(scale.mT - query_centers @ key_centers.mT, start, end)
-        states = states.transpose(1, 2).flatten(2, 3)  # (rows, n_q, n_k·D, c)
-        return _read(queries, self._logs(queries, self.x, key_centers), table, phi_x, states)
-
-    def _logs(self, blocks: Blocks, tokens: Tensor, centers: Tensor) -> Tensor:
-        """Products with all centres of the other side, ``(N, size, n)``."""
-        row = blocks.segment // blocks.counts.shape[-1]
-        return blocks.take(tokens) @ centers.index_select(0, row).mT
+    def _meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        between = self.queries.centers @ self.keys.centers.mT * LOG2E
+        return states.transpose(1, 2).flatten(2, 3), self._masked(scale[..., 0, 0].mT - between)
 
 
-class _Default(Engine):
+class _Default(_States):
     """The default map."""
 
-    def prepare(self) -> None:
+    def _weights(self, some: Clusters, others: Tensor, side: Side) -> tuple[Tensor, Tensor | None]:
         assert self.phi.default is not None
-        self.features = [
-            self.phi.default._scaled(self.queries.tokens, "query"),
-            self.phi.default._scaled(self.keys.tokens, "key"),
-        ]
+        logs = others.new_zeros(*some.blocks.members.shape, 1)
+        return _scaled(some.blocks, logs, self.phi.default._scaled(some.tokens * some.root, side))
 
-    def rows(self, start: int, end: int) -> Features:
-        queries, keys = (side.blocks.rows(start, end) for side in (self.queries, self.keys))
-        phi_x, phi_y = self.features
-        states, scale = _write(keys, self.y.new_zeros(*keys.members.shape, 1), phi_y, self.values)
-        logs = self._masked(scale.mT.expand(-1, self.phi.n_q, -1), start, end)
+    def _meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        logs = self._masked(scale[..., 0, 0].mT.expand(-1, self.phi.n_q, -1))
         largest = logs.amax(-1, keepdim=True)
-        mixed = (logs - finite(largest)).exp2() @ states.flatten(2)  # (rows, n_q, D·c)
-        mixed = mixed.unflatten(-1, states.shape[-2:])
-        return _read(queries, self.x.new_zeros(*queries.members.shape, 1), largest, phi_x, mixed)
+        mixed = (logs - finite(largest)).exp2() @ states.flatten(2)  # (R, n_q, D·c)
+        return mixed.unflatten(-1, states.shape[-2:]), largest
 
 
-def _write(blocks: Blocks, logs: Tensor, phi: Features | None, values: Tensor) -> tuple[Tensor, Tensor]:
-    """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s ``(R, n, k)``.
-
-    Args:
-        blocks: keys by cluster.
-        logs: k weights for each place, ``(N, size, k)``, to be overwritten.
-        phi: features of all keys; ``None`` is 1.
-        values: of all keys, ``(R·S, c)``.
-    """
-    n_rows, k = blocks.counts.shape[0], logs.shape[-1]
-    if phi is not None:
-        logs += blocks.take(phi.log_scale.flatten(0, -2) * LOG2E)
-    scale = blocks.largest(logs.detach().amax(1))
-    weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp2_()
-    states = _wide(blocks, weights, phi).write(blocks.take_once(values), len(scale))
-    states = states.view(n_rows, -1, k, states.shape[1] // k, values.shape[-1])
-    return states, scale.view(n_rows, -1, k)
+def _scaled(blocks: Blocks, logs: Tensor, features: Features) -> tuple[Tensor, Tensor]:
+    """Logs with the scales of features of all tokens, and the features, by block."""
+    values, log_scale = (blocks.take(t.flatten(0, -2)) for t in features)
+    return torch.add(logs, log_scale, alpha=LOG2E), values
 
 
-def _read(blocks: Blocks, logs: Tensor, table: Tensor, phi: Features | None, states: Tensor) -> Features:
-    """Σ 2^(logs + table) φ(x)ᵀ state with the states of each query's cluster: ``(R·L, c)``.
-
-    Args:
-        blocks: queries by cluster.
-        logs: k weights for each place, ``(N, size, k)``, to be overwritten.
-        table: what the cluster adds to them, ``(R, n, k)``.
-        phi: features of all queries; ``None`` is 1.
-        states: ``(R, n, k·D, c)``.
-    """
-    logs += table.flatten(0, 1).index_select(0, blocks.segment).unsqueeze(1)
-    scale = logs.detach().amax(-1, keepdim=True)
-    weights = logs.sub_(finite(scale)).exp2_()
-    sums = _wide(blocks, weights, phi).read(states.flatten(0, 1))
-    if phi is not None:
-        scale = scale + blocks.take(phi.log_scale.flatten(0, -2) * LOG2E)
-    return Features(blocks.give(sums), blocks.give(scale))
-
-
-def _wide(blocks: Blocks, weights: Tensor, phi: Features | None) -> Wide:
-    """All products of a weight, ``(N, size, k)``, and a feature."""
-    features = None if phi is None else blocks.take(phi.values.flatten(0, -2))
+def _wide(blocks: Blocks, weights: Tensor, features: Tensor | None) -> Wide:
+    """All products of a weight, ``(N, size, k)``, and a feature, ``(N, size, D)``."""
     width = weights.shape[1:].numel() * (1 if features is None else features.shape[-1])
     return Wide(weights, features, blocks.segment, blocks.pieces(common.FLOATS // width))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hrf.attention.clusters import common
-from hrf.attention.clusters.common import Engine
+from hrf.attention.clusters.common import LOG2E, Engine
 from hrf.attention.segments import Blocks
 from hrf.features.base import Features, finite, full_precision
 
@@ -25,11 +25,14 @@ __all__ = ["Exact", "Lists", "met"]
 class Exact(Engine):
     """Softmax numerators."""
 
-    def rows(self, start: int, end: int) -> Features:
-        """Those of some rows."""
+    def sums(self) -> Features:
+        """Those of all queries."""
         assert self.active is not None
-        queries, keys = (side.blocks.rows(start, end) for side in (self.queries, self.keys))
-        return met(queries, Lists.of(queries, keys, self.active[start:end]), self.x, self.y, self.values)
+        queries, keys = self.queries.blocks, self.keys.blocks
+        lists = Lists.of(queries, keys, self.active)
+        x = self.queries.tokens * (self.queries.root * self.keys.root * LOG2E)
+        flat = (t.flatten(0, -2) for t in (x, self.keys.tokens, self._columns(self.values)))
+        return Features(*(t.unflatten(0, (len(self.active), -1)) for t in met(queries, lists, *flat)))
 
 
 class Lists(NamedTuple):

@@ -19,15 +19,15 @@ class Pairs(Engine):
     Clusters are padded to the largest, and some places of all of them are mapped at a time.
     """
 
-    def prepare(self) -> None:
-        """All sums: places of clusters are mapped for all rows at once."""
+    def sums(self) -> Features:
+        """Those of all queries."""
         states, table = self._states()
         if self.active is not None:
             table = table.masked_fill(~self.active.view(table.shape), -torch.inf)
         groups = Groups.of(self.queries.labels, self.phi.n_q)
         sums, scales = [], []
         for some in self._places(groups.filled):
-            tokens = gather_rows(self.queries.tokens, groups.members[..., some])
+            tokens = gather_rows(self.queries.tokens, groups.members[..., some]) * self.queries.root
             features, logs = self._map(tokens.unsqueeze(-3), "query")
             logs = logs + table
             scale = logs.detach().amax(-3, keepdim=True)
@@ -35,17 +35,13 @@ class Pairs(Engine):
             sums.append(weighted.transpose(-3, -2).flatten(-2) @ states)  # (..., n_q, places, c)
             scales.append(scale.squeeze(-3) * LOG2E)
         index = self.queries.labels * groups.filled.shape[-1] + groups.place
-        self.sums = [
-            gather_rows(torch.cat(t, -2).flatten(-3, -2), index).flatten(0, -3) for t in (sums, scales)
-        ]
-
-    def rows(self, start: int, end: int) -> Features:
-        """Those of some rows."""
-        return Features(*(t[start:end].flatten(0, 1) for t in self.sums))
+        return Features(
+            *(gather_rows(torch.cat(t, -2).flatten(-3, -2), index).flatten(0, -3) for t in (sums, scales))
+        )
 
     def _states(self) -> tuple[Tensor, Tensor]:
         """Sums of φ(y) v(y)ᵀ for all pairs, ``(..., n_q, n_k·D, c)``, and their scales ``(..., n_q, n_k, 1, 1)``."""
-        phi, values = self.phi, self.values.view(*self.keys.labels.shape, -1)
+        phi, values = self.phi, self._columns(self.values)
         assert phi.feature_map is not None
         groups = Groups.of(self.keys.labels, phi.n_k + 1)  # the last are those left out
         groups = Groups(groups.members[..., :-1, :], groups.filled[..., :-1, :], groups.place)
@@ -53,7 +49,8 @@ class Pairs(Engine):
         states = values.new_zeros(*table.shape[:-2], phi.feature_map.feature_dim, values.shape[-1])
         for some in self._places(groups.filled):
             members, empty = groups.members[..., some], ~groups.filled[..., some].unsqueeze(-1)
-            features, logs = self._map(gather_rows(self.keys.tokens, members).unsqueeze(-4), "key")
+            tokens = gather_rows(self.keys.tokens, members) * self.keys.root
+            features, logs = self._map(tokens.unsqueeze(-4), "key")
             logs = logs.masked_fill(empty.unsqueeze(-4), -torch.inf)
             scale = torch.maximum(table, logs.detach().amax(-2, keepdim=True))
             weighted = features * (logs - finite(scale)).exp()

@@ -1,0 +1,48 @@
+"""Functions whose graph exists in the backward pass only, where they run again: each on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hrf.features.base import Features, full_precision
+
+__all__ = ["again"]
+
+
+def again(function: Callable[..., Features], learned: Sequence[Tensor], *tensors: Tensor) -> Features:
+    """What a function makes of some tensors, on a scale without gradient, to be made again in the backward pass.
+
+    ``learned`` are the tensors that it uses beyond its arguments and that may want gradients. (``torch``'s own
+    checkpoints load the compiler: more than a second, and memory.)
+    """
+    return Features(*_Again.apply(function, learned, *tensors, *learned))
+
+
+class _Again(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, function: Callable[..., Features], learned: Sequence[Tensor], *tensors: Tensor
+    ) -> Any:
+        ctx.function, ctx.learned = function, learned
+        arguments = tensors[: len(tensors) - len(learned)]
+        ctx.save_for_backward(*arguments)
+        values, log_scale = function(*arguments)
+        ctx.mark_non_differentiable(log_scale)
+        return values, log_scale
+
+    @staticmethod
+    @once_differentiable
+    @full_precision
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
+        needed = ctx.needs_input_grad[2:]
+        arguments = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=False)]
+        with torch.enable_grad():
+            values, _ = ctx.function(*arguments)
+        wanted = [t for t, n in zip((*arguments, *ctx.learned), needed, strict=True) if n]
+        found = iter(torch.autograd.grad(values, wanted, grad, allow_unused=True))
+        return None, None, *(next(found) if n else None for n in needed)
