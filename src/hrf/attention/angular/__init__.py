@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from hrf.attention.again import again
 from hrf.attention.angular.engine import Engine, State
 from hrf.attention.segments import joined, nothing, with_ones
 from hrf.features.base import Features
@@ -76,16 +76,19 @@ def stream(
     engine = Engine(feature_map, x, min(y.shape[-2], tokens), root, ones=ones, in_place=not watched)
     x, y, values = (u.flatten(0, -3) for u in (x, y, values))
     length = max(x.shape[1], y.shape[1])
-    call = _recomputed if watched and length > tokens else _called
+    learned = [engine.omega] if engine.omega.requires_grad else []
+    run = partial(again, learned=learned) if watched and length > tokens else _run
     step = max(1, tokens // length)
     for start in range(0, len(x), step):
         rows = slice(start, start + step)
         queries, keys, seen = (t[rows].split(tokens, 1) for t in (x, y, values))
         masks = repeat(None) if keep is None else keep[rows].split(tokens, 1)
-        parts = (call(engine.write, rows, *some) for some in zip(keys, seen, masks, strict=False))
-        state = engine.spread(reduce(partial(State.plus, widths=engine.widths), parts))
+        write = partial(engine.write, rows)
+        states = (State(*run(write, *some)) for some in zip(keys, seen, masks, strict=False))
+        state = reduce(partial(State.plus, widths=engine.widths), states)
+        read, spread = partial(engine.read, rows, state), engine.spread(state.sums)
         for some in queries:
-            yield call(engine.read, rows, some, state)
+            yield Features(*run(read, some, spread))
 
 
 def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
@@ -93,10 +96,6 @@ def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor
     return joined(stream(x, y, values, feature_map, keep), x)
 
 
-def _called(function: Callable[..., Result], *arguments: Any) -> Result:
-    return function(*arguments)
-
-
-def _recomputed(function: Callable[..., Result], *arguments: Any) -> Result:
-    """The same, with a graph that is made in the backward pass and dropped there."""
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+def _run(function: Callable[..., Result], *tensors: Tensor | None) -> Result:
+    """What `again` gives, at once."""
+    return function(*tensors)

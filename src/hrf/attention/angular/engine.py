@@ -52,7 +52,7 @@ class _Tokens(NamedTuple):
 
 
 class State(NamedTuple):
-    """What keys of each code add up to, and once it is spread, what queries of each code read.
+    """What keys of each code add up to.
 
     Attributes:
         sums: of φ(y) v(y)ᵀ, ``(R, G, 2^g, D·c)``.
@@ -117,17 +117,15 @@ class Engine:
             sums = sums.index_add_(0, keys.blocks.segment[some], product.flatten(1))
         return State(sums.view(*counts.shape, -1), counts, scale, keys.small)
 
-    def spread(self, state: State) -> State:
-        """Σ h(c, c') S_{c'} for the first base and Σ (g − h(c, c')) S_{c'} for the second.
+    def spread(self, sums: Tensor) -> Tensor:
+        """Σ h(c, c') S_{c'} for the first base and Σ (g − h(c, c')) S_{c'} for the second, for states S.
 
         By way of sums over all codes with a certain bit. No difference is taken: a base whose weight is 0
         for all keys gets exactly 0.
         """
-        place = self._place("spread", *state.sums.shape, like=state.sums)
-        return state._replace(sums=self._spread(state.sums, self.widths, place))
+        return self._spread(sums, self.widths, self._place("spread", *sums.shape, like=sums))
 
     def _spread(self, states: Tensor, widths: Sequence[int], place: Tensor | None = None) -> Tensor:
-        """Those of ``states (R, G, 2^g, ·)``."""
         same, differ = (table.repeat(len(states), 1, 1) for table in self.codes[1:])
         by_bit = torch.bmm(same, states.flatten(0, 1))
         into = [None, None] if place is None else _split(place.flatten(0, 1), widths)
@@ -137,13 +135,13 @@ class Engine:
         ]
         return torch.cat(parts, -1).view(states.shape) if place is None else place
 
-    def read(self, rows: slice, x: Tensor, state: State) -> Features:
-        """The sums for some queries, ``(R, L, c)``."""
+    def read(self, rows: slice, state: State, x: Tensor, spread: Tensor) -> Features:
+        """The sums for some queries, ``(R, L, c)``, given what `spread` makes of the sums of all keys."""
         queries, scale = self._tokens(x, "query", rows, None), x.new_zeros(*x.shape[:2], 1)
         small = queries.small and state.small
         if not small:
             queries, scale = self._scaled(queries, state)
-        blocks, states = queries.blocks, state.sums.flatten(0, 2)
+        blocks, states = queries.blocks, spread.flatten(0, 2)
         size, c = blocks.members.shape[-1], states.shape[-1] // sum(self.widths)
         table = self._features(queries._replace(small=small))
         places = self._place("result", len(blocks.members), size, c, like=x)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from hrf.attention.again import again
 from hrf.attention.clusters import common
-from hrf.attention.clusters.again import again
 from hrf.attention.clusters.common import LOG2E, Clusters, Engine, merged
 from hrf.attention.clusters.exact import Exact
 from hrf.attention.clusters.pairs import Pairs
@@ -116,7 +116,7 @@ class _States(Engine):
         if some is self.queries or some is self.keys or not torch.is_grad_enabled():
             return function(some, *tensors)
         learned = [t for t in (*self.phi.parameters(), *self.phi.buffers()) if t.requires_grad]
-        return again(run, learned, some.tokens, some.centers, *tensors)
+        return Features(*again(run, some.tokens, some.centers, *tensors, learned=learned))
 
     def _write(self, keys: Clusters, centers: Tensor, values: Tensor) -> Features:
         """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s.
