@@ -77,7 +77,8 @@ def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """Rows of ``x (..., L, d)`` by ``index (..., *k)`` with the same leading axes: ``(..., *k, d)``."""
     extra = index.ndim - (x.ndim - 2)
     flat = index.flatten(-extra) if extra > 1 else index
-    return x.take_along_dim(flat.unsqueeze(-1), -2).unflatten(-2, index.shape[x.ndim - 2 :])
+    rows = x.gather(-2, flat.unsqueeze(-1).expand(*flat.shape, x.shape[-1]))  # whose index is a view
+    return rows.unflatten(-2, index.shape[x.ndim - 2 :])
 
 
 def look_up(table: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from hrf.attention.again import again
 from hrf.attention.clusters import common
 from hrf.attention.clusters.common import LOG2E, Clusters, Engine, merged
 from hrf.attention.clusters.exact import Exact
@@ -113,10 +112,9 @@ class _States(Engine):
         def run(tokens: Tensor, centers: Tensor, *tensors: Tensor) -> Features:
             return function(some._replace(tokens=tokens, centers=centers), *tensors)
 
-        if some is self.queries or some is self.keys or not torch.is_grad_enabled():
+        if some is self.queries or some is self.keys:
             return function(some, *tensors)
-        learned = [t for t in (*self.phi.parameters(), *self.phi.buffers()) if t.requires_grad]
-        return Features(*again(run, some.tokens, some.centers, *tensors, learned=learned))
+        return self._again(run, some.tokens, some.centers, *tensors)
 
     def _write(self, keys: Clusters, centers: Tensor, values: Tensor) -> Features:
         """States Σ 2^(logs − s) φ(y) v(y)ᵀ of each cluster, ``(R, n, k, D, c)``, and their scales s.

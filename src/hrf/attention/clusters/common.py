@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hrf.attention.again import again
 from hrf.attention.segments import Blocks, with_ones
 from hrf.features.base import Features, Side, finite
 from hrf.features.clustered import ClusteredHybrid
@@ -113,6 +114,13 @@ class Engine:
     def _columns(self, values: Tensor) -> Tensor:
         """What is summed."""
         return with_ones(values) if self.ones else values
+
+    def _again(self, function: Callable[..., Features], *tensors: Tensor) -> Features:
+        """What a function makes of some tensors; of its graph, nothing is kept."""
+        if not torch.is_grad_enabled():
+            return function(*tensors)
+        learned = [t for t in (*self.phi.parameters(), *self.phi.buffers()) if t.requires_grad]
+        return Features(*again(function, *tensors, learned=learned))
 
     def _masked(self, table: Tensor) -> Tensor:
         """Scales of states, ``(R, n_q, n_k)``, without those that do not count."""
