@@ -1,7 +1,8 @@
 """Maps whose structure says more than their features: which engine serves them, and on how many rows at a time.
 
 A row is a head of one sequence. What an engine makes of its rows never exists for all of them: the backward pass
-runs it again, this time with a graph, which is pulled back and dropped before the next rows.
+runs it again, this time with a graph, which is pulled back and dropped before the next rows. Engines do the same with
+parts of a long row (``again.py``).
 """
 
 from __future__ import annotations
