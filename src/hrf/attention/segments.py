@@ -78,7 +78,7 @@ class Blocks(NamedTuple):
         step = max(1, -(-(high - low) // n_pieces))
         return [slice(block, min(block + step, high)) for block in range(low, high, step)]
 
-    def take(self, tokens: Tensor, some: slice | Tensor = _ALL) -> Tensor:
+    def take(self, tokens: Tensor, some: slice = _ALL) -> Tensor:
         """What all places of some blocks hold, of ``tokens (R·L, d)``: ``(n, size, d)``."""
         members = self.members[some]
         return tokens.index_select(0, members.flatten()).view(*members.shape, tokens.shape[-1])

@@ -83,7 +83,7 @@ def kmeans(points: Tensor, n_clusters: int, *, weights: Tensor | None = None, se
 def assign(points: Tensor, centers: Tensor, metric: Tensor | None = None) -> Tensor:
     """Index of the nearest centre, the lowest of several: ``(..., N, d), (..., n, d) -> (..., N)``.
 
-    It compares cᵀMc − 2xᵀMc with the origin in the middle of the centres, which is one matrix product. Centres
+    It compares xᵀMc − cᵀMc/2 with the origin in the middle of the centres, which is one matrix product. Centres
     whose squared distances to x differ by less than rounding, a few ε ‖x‖‖Mc‖, count as equally near.
 
     Args:
@@ -95,9 +95,8 @@ def assign(points: Tensor, centers: Tensor, metric: Tensor | None = None) -> Ten
     origin = centers.to(dtype).mean(-2, keepdim=True)
     x, c = points - origin, centers - origin
     towards = c if metric is None else c @ metric.to(dtype)
-    return (
-        ((c * towards).sum(-1).unsqueeze(-2) - 2 * x @ towards.mT).min(-1).indices
-    )  # twice as fast as argmin
+    scores = (x @ towards.mT).sub_((c * towards).sum(-1).unsqueeze(-2) / 2)
+    return scores.max(-1).indices  # twice as fast as argmax
 
 
 def cluster_sizes(labels: Tensor, n_clusters: int) -> Tensor:

@@ -81,11 +81,11 @@ class Lists(NamedTuple):
         for some in _batches(lengths, lengths.count(0), queries.members.shape[-1]):
             blocks = order[some]
             slots = torch.arange(lengths[some.stop - 1], device=order.device)
-            places = self.first[blocks].unsqueeze(-1) + slots
-            keys = self.tokens[places.clamp_(max=len(self.tokens) - 1)]
-            logs = queries.take(x, blocks) @ _rows(y, keys).mT
+            places = self.first.index_select(0, blocks).unsqueeze(-1) + slots
+            keys = _rows(self.tokens, places.clamp_(max=len(self.tokens) - 1))
+            logs = _rows(x, queries.members.index_select(0, blocks)) @ _rows(y, keys).mT
             sure = min(least[some])
-            absent = slots[sure:] >= self.lengths[blocks].unsqueeze(-1)
+            absent = slots[sure:] >= self.lengths.index_select(0, blocks).unsqueeze(-1)
             logs[..., sure:].masked_fill_(absent, -torch.inf)
             yield blocks, keys, logs
 
@@ -104,8 +104,8 @@ class _Met(torch.autograd.Function):
         scales = values.new_full((*queries.members.shape, 1), -torch.inf)
         for blocks, keys, logs in lists.products(queries, x, y):
             scale = logs.amax(-1, keepdim=True)
-            scales[blocks] = scale
-            sums[blocks] = logs.sub_(finite(scale)).exp2_() @ _rows(values, keys)
+            scales.index_copy_(0, blocks, scale)
+            sums.index_copy_(0, blocks, logs.sub_(finite(scale)).exp2_() @ _rows(values, keys))
         ctx.queries, ctx.lists = queries, lists
         ctx.save_for_backward(x, y, values, scales)
         ctx.mark_non_differentiable(scales)
@@ -118,17 +118,19 @@ class _Met(torch.autograd.Function):
         x, y, values, scales = ctx.saved_tensors
         grad_x, grad_y, grad_values = (torch.zeros_like(t) for t in (x, y, values))
         for blocks, keys, logs in ctx.lists.products(ctx.queries, x, y):
-            weights, g = logs.sub_(finite(scales[blocks])).exp2_(), grad[blocks]
+            scale, g = (t.index_select(0, blocks) for t in (scales, grad))
+            weights = logs.sub_(finite(scale)).exp2_()
             _add(grad_values, keys, weights.mT @ g)
             grad_logs = weights.mul_(g @ _rows(values, keys).mT).mul_(math.log(2))
-            _add(grad_x, ctx.queries.members[blocks], grad_logs @ _rows(y, keys))
-            _add(grad_y, keys, grad_logs.mT @ ctx.queries.take(x, blocks))
+            members = ctx.queries.members.index_select(0, blocks)
+            _add(grad_x, members, grad_logs @ _rows(y, keys))
+            _add(grad_y, keys, grad_logs.mT @ _rows(x, members))
         return None, None, grad_x, grad_y, grad_values
 
 
 def _rows(tokens: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``tokens (T, d)`` by index ``(n, k)``: ``(n, k, d)``."""
-    return tokens.index_select(0, index.flatten()).view(*index.shape, -1)
+    """Rows of ``tokens (T, ...)`` by index ``(n, k)``: ``(n, k, ...)``."""
+    return tokens.index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
 def _add(tokens: Tensor, index: Tensor, rows: Tensor) -> None:
