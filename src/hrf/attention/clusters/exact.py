@@ -70,11 +70,9 @@ class Lists(NamedTuple):
         seen = torch.searchsorted(ranks, bounds, right=True) - first.unsqueeze(-1)
         return cls(ranks % n_tokens, first, seen)
 
-    def products(self, queries: Blocks, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Some blocks after others, of those that meet any key: which ``(n,)``, their keys ``(n, k)`` and xᵀy.
-
-        The products are ``(n, size, k)``, −∞ where query and key do not meet.
-        """
+    def products(self, queries: Blocks, x: Tensor, y: Tensor, values: Tensor) -> Iterator[_Products]:
+        """Some blocks after others, of those that meet any key."""
+        both = torch.cat([y, values], -1)  # one gather is faster than two
         # Blocks that meet about as many keys go together.
         most, order = self.lengths.amax(-1).sort()
         lengths, least = most.tolist(), self.lengths.amin(-1)[order].tolist()
@@ -83,11 +81,36 @@ class Lists(NamedTuple):
             slots = torch.arange(lengths[some.stop - 1], device=order.device)
             places = self.first.index_select(0, blocks).unsqueeze(-1) + slots
             keys = _rows(self.tokens, places.clamp_(max=len(self.tokens) - 1))
-            logs = _rows(x, queries.members.index_select(0, blocks)) @ _rows(y, keys).mT
+            key, value = _rows(both, keys).split([y.shape[-1], values.shape[-1]], -1)
+            members = queries.members.index_select(0, blocks)
+            query = _rows(x, members)
+            logs = query @ key.mT
             sure = min(least[some])
             absent = slots[sure:] >= self.lengths.index_select(0, blocks).unsqueeze(-1)
             logs[..., sure:].masked_fill_(absent, -torch.inf)
-            yield blocks, keys, logs
+            yield _Products(blocks, members, keys, query, key, value, logs)
+
+
+class _Products(NamedTuple):
+    """Some blocks of queries with the keys that they meet.
+
+    Attributes:
+        blocks: which, ``(n,)``.
+        members: which queries, ``(n, size)``.
+        keys: which keys, ``(n, k)``.
+        query: x, ``(n, size, d)``.
+        key: y, ``(n, k, d)``.
+        value: v, ``(n, k, c)``.
+        logs: xᵀy, ``(n, size, k)``, −∞ where query and key do not meet.
+    """
+
+    blocks: Tensor
+    members: Tensor
+    keys: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    logs: Tensor
 
 
 def met(queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Features:
@@ -102,10 +125,10 @@ class _Met(torch.autograd.Function):
     def forward(ctx: Any, queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Any:
         sums = values.new_zeros(*queries.members.shape, values.shape[-1])
         scales = values.new_full((*queries.members.shape, 1), -torch.inf)
-        for blocks, keys, logs in lists.products(queries, x, y):
-            scale = logs.amax(-1, keepdim=True)
-            scales.index_copy_(0, blocks, scale)
-            sums.index_copy_(0, blocks, logs.sub_(finite(scale)).exp2_() @ _rows(values, keys))
+        for some in lists.products(queries, x, y, values):
+            scale = some.logs.amax(-1, keepdim=True)
+            scales.index_copy_(0, some.blocks, scale)
+            sums.index_copy_(0, some.blocks, some.logs.sub_(finite(scale)).exp2_() @ some.value)
         ctx.queries, ctx.lists = queries, lists
         ctx.save_for_backward(x, y, values, scales)
         ctx.mark_non_differentiable(scales)
@@ -117,14 +140,13 @@ class _Met(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
         x, y, values, scales = ctx.saved_tensors
         grad_x, grad_y, grad_values = (torch.zeros_like(t) for t in (x, y, values))
-        for blocks, keys, logs in ctx.lists.products(ctx.queries, x, y):
-            scale, g = (t.index_select(0, blocks) for t in (scales, grad))
-            weights = logs.sub_(finite(scale)).exp2_()
-            _add(grad_values, keys, weights.mT @ g)
-            grad_logs = weights.mul_(g @ _rows(values, keys).mT).mul_(math.log(2))
-            members = ctx.queries.members.index_select(0, blocks)
-            _add(grad_x, members, grad_logs @ _rows(y, keys))
-            _add(grad_y, keys, grad_logs.mT @ _rows(x, members))
+        for some in ctx.lists.products(ctx.queries, x, y, values):
+            scale, g = (t.index_select(0, some.blocks) for t in (scales, grad))
+            weights = some.logs.sub_(finite(scale)).exp2_()
+            _add(grad_values, some.keys, weights.mT @ g)
+            grad_logs = weights.mul_(g @ some.value.mT).mul_(math.log(2))
+            _add(grad_x, some.members, grad_logs @ some.key)
+            _add(grad_y, some.keys, grad_logs.mT @ some.query)
         return None, None, grad_x, grad_y, grad_values
 
 
