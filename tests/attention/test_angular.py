@@ -85,6 +85,20 @@ def test_long_rows_are_taken_in_parts(heads, length, keys):
     check_equal(angular.sums, *inputs(2, 3, length=length, keys=keys, dim=5), phi, keep)
 
 
+@pytest.mark.parametrize("heads", [None, 3])
+def test_learned_projections_have_the_gradients_of_all_parts(heads, monkeypatch):
+    phi, tensors = make(heads=heads), inputs(2, 3, length=40, keys=50, dim=5)
+    omega = phi.bases[0].projection.omega.requires_grad_()
+    weight = torch.randn(2, 3, 40, 5, dtype=torch.float64)
+
+    def gradient():
+        return torch.autograd.grad((angular.sums(*tensors, phi).unscaled() * weight).sum(), omega)[0]
+
+    expected = gradient()
+    monkeypatch.setattr(angular, "_TOKENS", (16, 16))
+    assert ((gradient() - expected).abs() <= 1e-8 * expected.abs().amax()).all()
+
+
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("long", [0, 1, 2])
 def test_parts_on_scales_of_their_own(long):

@@ -237,12 +237,12 @@ class Exponential(FeatureMap):
         torch.div(least, plus, out=out[..., self.n_projections :])
         return Features(out, log_weight + _SMALL / 2)
 
-    def _fill(self, projected: Tensor, log_weight: Tensor, out: Tensor) -> None:
-        """Features of an `isotropic` map from ωᵀx, in some columns of a table, if they are far from overflow.
+    def _fill(self, projected: Tensor, weight: Tensor, out: Tensor) -> None:
+        """Features of an `isotropic` map from ωᵀx and the weights of rows, in some columns of a table.
 
-        Exponentials are not taken there: on part of the columns they are far slower.
+        They have to be far from overflow. Exponentials are not taken there: on part of the columns they are far slower.
         """
-        weight, (first, *other) = log_weight.exp(), out.split(self.n_projections, -1)
+        first, *other = out.split(self.n_projections, -1)
         if self.query_matrix.has_imag:
             torch.mul(projected.cos(), weight, out=first)
             torch.mul(projected.sin(), weight, out=other[0])

@@ -192,9 +192,9 @@ class Engine:
         table = self._place("table", len(logs) + empty, sum(self.widths), like=logs)
         by_base = _by_base(projected, self.bases)
         if table is not None and tokens.small:
-            parts = table[: len(logs)].split(self.widths, -1)
-            for base, p, log, part in zip(self.bases, by_base, logs.split(1, -1), parts, strict=True):
-                base._fill(p, log, part)
+            weights, parts = logs.exp().split(1, -1), table[: len(logs)].split(self.widths, -1)
+            for base, p, weight, part in zip(self.bases, by_base, weights, parts, strict=True):
+                base._fill(p, weight, part)
             table[len(logs) :] = 0
             return table
         phi = []
