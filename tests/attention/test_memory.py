@@ -117,7 +117,7 @@ def test_training_holds_the_graph_of_few_rows(phi):
 @pytest.mark.slow
 @pytest.mark.parametrize(("phi", "tensors"), LONG.values(), ids=LONG)
 def test_training_holds_no_graph_of_a_long_row(phi, tensors):
-    short, long = 32_768, 131_072
+    short, long = 32_768, 98_304
     least, most = (
         peak(phi=phi, is_causal=False, train=True, heads=1, length=length) for length in (short, long)
     )
