@@ -31,7 +31,6 @@ class Blocks(NamedTuple):
         segment: (r·G + g)·n_labels + label of each block, ascending, ``(N,)``.
         counts: number of tokens in each segment, ``(R, G, n_labels)``.
         place: where each token is among all N·size places, ``(R, G, L)``; anywhere if it is left out.
-        first: the first block of each row, and N: R + 1 numbers.
     """
 
     members: Tensor
@@ -39,7 +38,6 @@ class Blocks(NamedTuple):
     segment: Tensor
     counts: Tensor
     place: Tensor
-    first: list[int]
 
     @classmethod
     def of(cls, labels: Tensor, n_labels: int, size: int) -> Blocks:
@@ -61,22 +59,20 @@ class Blocks(NamedTuple):
         members.index_copy_(0, ranked, tokens.expand_as(labels).flatten().index_select(0, order))
         members = members.view(-1, size)
         filled = members >= 0
-        counts, n_blocks = (t.view(n_rows, n_groups, n_labels) for t in (counts, n_blocks))
         return cls(
             members.where(filled, members[:, :1]),
             filled,
-            torch.repeat_interleave(n_blocks.flatten()),
-            counts,
+            torch.repeat_interleave(n_blocks),
+            counts.view(n_rows, n_groups, n_labels),
             torch.zeros_like(own).index_copy_(0, order, ranked).view_as(labels),
-            [0, *n_blocks.sum((1, 2)).cumsum(0).tolist()],
         )
 
-    def pieces(self, step: int, start: int = 0, end: int | None = None) -> list[slice]:
-        """Blocks of rows ``start`` to ``end``, in even pieces of about ``step`` blocks."""
-        low, high = self.first[start], self.first[-1 if end is None else end]
-        n_pieces = max(1, round((high - low) / max(1, step)))
-        step = max(1, -(-(high - low) // n_pieces))
-        return [slice(block, min(block + step, high)) for block in range(low, high, step)]
+    def pieces(self, step: int) -> list[slice]:
+        """All blocks, in even pieces of about ``step``."""
+        n_blocks = len(self.members)
+        n_pieces = max(1, round(n_blocks / max(1, step)))
+        step = max(1, -(-n_blocks // n_pieces))
+        return [slice(block, min(block + step, n_blocks)) for block in range(0, n_blocks, step)]
 
     def take(self, tokens: Tensor, some: slice = _ALL) -> Tensor:
         """What all places of some blocks hold, of ``tokens (R·L, d)``: ``(n, size, d)``."""

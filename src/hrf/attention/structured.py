@@ -120,7 +120,7 @@ def _engine(feature_map: FeatureMap) -> Engine | None:
 
 
 def _sums(inputs: Inputs, feature_map: FeatureMap) -> Iterator[Features]:
-    """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y): ``(rows, L, d_v + 1)`` for some of B·H rows after others."""
+    """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y), for some queries after others as `divided` takes them."""
     x, y, v = (tensor.to(inputs.dtype) for tensor in inputs[:3])
     keep: Tensor | None = None
     if inputs.ignore is not None:

@@ -182,9 +182,11 @@ class Linearised(nn.Module):
 
     def _watched(self, x: Tensor) -> bool:
         """Whether autograd or the compiler has to see every operation, so that none may write to ``out``."""
-        if is_traced() or not torch.is_grad_enabled():
-            return is_traced()
-        return x.requires_grad or any(t.requires_grad for t in (*self.parameters(), *self.buffers()))
+        if is_traced():
+            return True
+        return torch.is_grad_enabled() and (
+            x.requires_grad or any(t.requires_grad for t in (*self.parameters(), *self.buffers()))
+        )
 
     def _stream(self, x: Tensor, side: Side) -> Tensor:
         """The features, written block by block into the result unless `_watched`."""
