@@ -119,6 +119,22 @@ def test_parts_without_keys_have_no_scale():
     assert ((received - expected).abs() <= 8 * 400 * torch.finfo(torch.float32).eps).all()
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_attention_puts_parts_of_long_rows_where_they_belong(train, monkeypatch):
+    torch.manual_seed(3)
+    phi = make()
+    tensors = [t.requires_grad_(train) for t in torch.randn(3, 2, 3, 50, 5, dtype=torch.float64)]
+    expected = hrf.attention(*tensors, phi)
+    monkeypatch.setattr(angular, "_TOKENS", (16, 16))
+    received = hrf.attention(*tensors, phi)
+    assert ((received - expected).abs() <= 1e-8 * expected.abs().amax()).all()
+    if train:
+        pairs = zip(
+            *(torch.autograd.grad(t.square().sum(), tensors) for t in (received, expected)), strict=True
+        )
+        assert all(((mine - theirs).abs() <= 1e-8 * theirs.abs().amax()).all() for mine, theirs in pairs)
+
+
 def test_codes_that_are_not_balanced():
     x, y, values = inputs(2, length=300, keys=300, dim=5)
     y[..., :290, :] = y[..., :1, :]  # nearly all keys in one code
