@@ -86,7 +86,7 @@ def stream(
         write = partial(engine.write, rows)
         states = (State(*run(write, *some)) for some in zip(keys, seen, masks, strict=False))
         state = reduce(partial(State.plus, widths=engine.widths), states)
-        read, spread = partial(engine.read, rows, state), engine.spread(state.sums)
+        read, spread = partial(engine.read, rows, state), engine.spread(state)
         for some in queries:
             yield Features(*run(read, some, spread))
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["SIZE", "Codes"]
+__all__ = ["Codes", "split"]
 
-SIZE = 64  # tokens of a block, unless that is more than half of those of a code
 _BITS = 2, 8  # of a group, at least and at most: its states are as many as its codes
 
 
@@ -18,27 +18,30 @@ class Codes(NamedTuple):
     """How n bits are cut into G groups of g, the last of which may have fewer.
 
     Attributes:
+        bits: how many each group has, ``(G,)``.
         weights: of each bit in the code of each group, ``(G, n)``.
         same: which of the 2g values of bits each code has, ``(G, 2g, 2^g)``; none of bits that there are not.
         differ: those it has not, likewise.
     """
 
+    bits: Tensor
     weights: Tensor
     same: Tensor
     differ: Tensor
 
     @classmethod
-    def of(cls, n: int, length: int, like: Tensor) -> Codes:
-        """As few groups as there can be with about a block for each code, of so many tokens."""
+    def of(cls, n: int, n_codes: float, like: Tensor) -> Codes:
+        """As few groups as there can be with at most so many codes each."""
         least, most = _BITS
-        n_groups = -(-n // min(max(int(math.log2(max(1, length / SIZE))), least), most))
+        n_groups = -(-n // min(max(int(math.log2(max(1, n_codes))), least), most))
         g = -(-n // n_groups)
         bits = torch.arange(n_groups * g, device=like.device).view(n_groups, 1, g)
         weights = torch.block_diag(*(2.0 ** (group % g) for group in bits))[:, :n]
         ones = torch.arange(2**g, device=like.device) >> bits[0].mT & 1  # (g, 2^g)
-        real = (bits < n).repeat(1, 1, 2).mT
-        same = torch.cat([ones, 1 - ones])
-        return cls(*(table.to(like.dtype) for table in (weights, same * real, (1 - same) * real)))
+        real = (bits < n).repeat_interleave(2, -1).mT
+        same = torch.stack([1 - ones, ones], 1).flatten(0, 1)
+        tables = (table.to(like.dtype) for table in (weights, same * real, (1 - same) * real))
+        return cls((bits < n).sum((1, 2)), *tables)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,3 +51,36 @@ class Codes(NamedTuple):
     def of_signs(self, products: Tensor) -> Tensor:
         """The codes of tokens with products ``(R, n, L)``: ``(R, G, L)``."""
         return (self.weights @ (products >= 0).to(products.dtype)).long()
+
+    def counts(self, codes: Tensor) -> Tensor:
+        """How many tokens have each value of each bit, given codes ``(R, G, L)``: ``(R, G, 2g)``."""
+        n_groups, n_codes = self.shape
+        group = torch.arange(len(codes) * n_groups, device=codes.device).view(-1, n_groups, 1)
+        n = group.numel() * (n_codes + 1)  # the last of each is of tokens that are left out
+        by_code = torch.bincount((codes + (n_codes + 1) * group).flatten(), minlength=n).view(
+            -1, n_groups, n_codes + 1
+        )
+        return (self.same @ by_code[..., :-1, None].to(self.same.dtype)).squeeze(-1)
+
+    def spread(self, states: Tensor, widths: Sequence[int], out: Tensor | None = None) -> Tensor:
+        """What a code reads of states by bit: ``(R, G, 2g, ·) -> (R, G, 2^g, ·)``.
+
+        That is the sum of the states of the other value of each bit for the first base, and of its own for the
+        second, whose columns are as ``widths`` to each other. No difference is taken: a base whose weight is 0 for all
+        keys gets exactly 0.
+        """
+        same, differ = (table.mT.repeat(len(states), 1, 1) for table in (self.same, self.differ))
+        into = [None, None] if out is None else split(out.flatten(0, 1), widths)
+        parts = [
+            torch.bmm(table, part, out=place)
+            for table, part, place in zip(
+                (differ, same), split(states.flatten(0, 1), widths), into, strict=True
+            )
+        ]
+        return torch.cat(parts, -1).unflatten(0, states.shape[:2]) if out is None else out
+
+
+def split(states: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
+    """What belongs to either base, of numbers for every feature."""
+    each = states.shape[-1] // sum(widths)
+    return states.split([each * width for width in widths], -1)

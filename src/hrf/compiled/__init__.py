@@ -1,0 +1,79 @@
+"""Loops that are no matrix products, compiled by Numba where it is installed: ``hybrid-random-features[fast]``.
+
+Without it, or on an accelerator, the same results come from PyTorch's operations alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+__all__ = ["each", "installed", "serves"]
+
+
+@cache
+def installed() -> bool:
+    """Whether Numba is."""
+    return find_spec("numba") is not None
+
+
+def serves(*tensors: Tensor) -> bool:
+    """Whether compiled loops can read these tensors: real memory of this machine, in float32 or float64."""
+    return (
+        installed()
+        and not torch.compiler.is_compiling()
+        and all(
+            type(t) is Tensor and t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64)
+            for t in tensors
+        )
+    )
+
+
+def each(function: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:
+    """Call a compiled function, which leaves the interpreter to others, with each of some arguments.
+
+    As many run at a time as PyTorch has threads, in these threads where possible: they wait for work in a loop for
+    some milliseconds after every operation, and others would have to share the processor with them.
+    """
+    pending, errors = iter(list(tasks)), []
+
+    def work(_: object = None) -> None:
+        try:
+            for task in pending:
+                function(*task)
+        except BaseException as error:  # it would be lost in a foreign thread
+            errors.append(error)
+
+    n_threads, team = torch.get_num_threads(), _team()
+    if n_threads == 1:
+        work()
+    elif team is None:
+        with ThreadPoolExecutor(n_threads) as pool:
+            pool.map(work, range(n_threads))
+    else:
+        team(_WORK(work), None, n_threads, 0)
+    if errors:
+        raise errors[0]
+
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _team() -> Callable[..., None] | None:
+    """What calls a function in every thread of OpenMP, if PyTorch uses it."""
+    if "OpenMP" not in torch.__config__.parallel_info():
+        return None
+    try:
+        team: Any = ctypes.CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):
+        return None
+    team.argtypes, team.restype = [_WORK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    return cast("Callable[..., None]", team)

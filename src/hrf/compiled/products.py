@@ -1,0 +1,99 @@
+"""Small matrix products, whose sums stay in the processor's registers.
+
+The compiler finds no such loop by itself, and a call of a library for large products would cost more than these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from hrf.compiled.jit import jit
+
+__all__ = ["COLUMNS", "ROWS", "add_product", "padded"]
+
+ROWS, COLUMNS = 8, 8  # matrices have multiples of them
+_WIDE = 32  # columns of most tiles
+
+Array = NDArray[np.floating]
+
+
+def _tile(columns: int) -> Any:
+    """A function that adds `ROWS` × ``columns`` entries of a product to those of another matrix."""
+
+    @intrinsic
+    def add_tile(
+        context: Any, out: Any, left: Any, right: Any, row: Any, column: Any, across: Any, along: Any
+    ) -> Any:
+        """Those at a row and a column; ``across`` and ``along`` are the strides of left."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            *arrays, row, column, across, along = arguments
+            c, a, b = (
+                context.make_array(kind)(context, builder, array)
+                for kind, array in zip(signature.args, arrays, strict=False)
+            )
+            scalar = context.get_value_type(out.dtype)
+            vector, n_bytes = ir.VectorType(scalar, columns), context.get_abi_alignment(scalar)
+            width = builder.extract_value(b.shape, 1)
+
+            def number(i: int) -> Any:
+                return ir.Constant(row.type, i)
+
+            def of(data: Any, row: Any) -> Any:
+                """The vector at the columns of a row."""
+                place = builder.gep(data, [builder.add(builder.mul(row, width), column)])
+                return builder.bitcast(place, vector.as_pointer())
+
+            rows = [builder.add(row, number(i)) for i in range(ROWS)]
+            places = [of(c.data, i) for i in rows]
+            sums = [cgutils.alloca_once(builder, vector) for _ in rows]
+            for place, total in zip(places, sums, strict=True):
+                builder.store(builder.load(place, align=n_bytes), total)
+            with cgutils.for_range(builder, builder.extract_value(b.shape, 0)) as loop:
+                other = builder.load(of(b.data, loop.index), align=n_bytes)
+                for i, total in zip(rows, sums, strict=True):
+                    offset = builder.add(builder.mul(i, across), builder.mul(loop.index, along))
+                    factor = builder.load(builder.gep(a.data, [offset]))
+                    one = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, number(0))
+                    first = ir.Constant(ir.VectorType(ir.IntType(32), columns), None)
+                    product = builder.fmul(
+                        builder.shuffle_vector(one, one, first), other, flags=("contract",)
+                    )
+                    builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+            for place, total in zip(places, sums, strict=True):
+                builder.store(builder.load(total), place, align=n_bytes)
+            return context.get_dummy_value()
+
+        integer = types.intp
+        return types.void(out, left, right, integer, integer, integer, integer), generate
+
+    return add_tile
+
+
+_add_wide, _add_narrow = _tile(_WIDE), _tile(COLUMNS)
+
+
+@jit
+def add_product(out: Array, left: Array, right: Array, transposed: bool) -> None:
+    """Add ``left (m, k) @ right (k, n)`` to ``out (m, n)``; with ``transposed``, left is ``(k, m)``.
+
+    All are contiguous, m is a multiple of `ROWS` and n of `COLUMNS`.
+    """
+    across, along = (1, left.shape[1]) if transposed else (left.shape[1], 1)
+    wide = out.shape[1] // _WIDE * _WIDE
+    for row in range(0, out.shape[0], ROWS):
+        for column in range(0, wide, _WIDE):
+            _add_wide(out, left, right, row, column, across, along)
+        for column in range(wide, out.shape[1], COLUMNS):
+            _add_narrow(out, left, right, row, column, across, along)
+
+
+def padded(n: int) -> int:
+    """The least number of columns that is enough for n."""
+    return n + -n % COLUMNS
