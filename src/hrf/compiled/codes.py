@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hrf.compiled.jit import jit
 from hrf.compiled.products import ROWS, add_product
 
-__all__ = ["read", "write"]
+__all__ = ["encode", "read", "write"]
 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
@@ -23,14 +23,34 @@ _SOME = 32  # tokens of a product: with a state, they stay in the cache
 
 
 @jit
-def write(features: Array, values: Array, codes: Integers, bits: Integers, states: Array) -> None:
+def encode(products: Array, bits: Integers, codes: Integers) -> None:
+    """Codes whose bits are the signs of products.
+
+    Args:
+        products: ``(L, n)``.
+        bits: how many each group has, ``(G,)``.
+        codes: ``(G, L)``.
+    """
+    start = 0
+    for group in range(len(bits)):
+        part, own = products[:, start : start + bits[group]], codes[group]
+        for token in range(len(part)):
+            code = 0
+            for bit in range(part.shape[1]):
+                code |= (part[token, bit] >= 0) << bit
+            own[token] = code
+        start += bits[group]
+
+
+@jit
+def write(features: Array, codes: Integers, bits: Integers, values: Array, states: Array) -> None:
     """Add Σ φ(y) v(y)ᵀ over the keys with each value of each bit to the states.
 
     Args:
         features: φ, ``(S, D)``.
-        values: ``(S, c)``.
-        codes: of each group of bits, ``(G, S)``; those out of range leave a key out.
+        codes: for each group of bits, ``(G, S)``; those out of range leave a key out.
         bits: how many each group has, ``(G,)``.
+        values: ``(S, c)``.
         states: by value of each bit, the lowest bit first, ``(G, 2g, D, w)``. The columns are those of values, then
             one of ones, and the rest to no purpose.
     """
@@ -39,17 +59,18 @@ def write(features: Array, values: Array, codes: Integers, bits: Integers, state
     right[:, values.shape[1] :] = 1
     for group in range(len(codes)):
         order, ends = _by_code(codes[group], bits[group])
-        branches = _branches(bits[group], features, width)
+        branches = np.zeros((bits[group] + 1, left.shape[1] * width), states.dtype)
         leaf = branches[-1].reshape(-1, width)
         before, start = np.int64(-1), np.int64(0)
         for code in range(len(ends)):
             if ends[code] > start and before >= 0:
                 _up(branches, before, _length(before ^ code), states[group])
             while start < ends[code]:
-                n = min(_SOME, ends[code] - start)
+                tokens = order[start : min(start + _SOME, ends[code])]
+                n = len(tokens)
                 for i in range(n):
-                    _copy(features[order[start + i]], left[i])
-                    _copy(values[order[start + i]], right[i])
+                    _copy(features[tokens[i]], left[i])
+                    _copy(values[tokens[i]], right[i])
                 add_product(leaf, left[:n], right[:n], True)
                 before, start = np.int64(code), start + n
         if before >= 0:
@@ -57,24 +78,24 @@ def write(features: Array, values: Array, codes: Integers, bits: Integers, state
 
 
 @jit
-def read(features: Array, codes: Integers, bits: Integers, states: Array, first: int, out: Array) -> None:
+def read(features: Array, codes: Integers, bits: Integers, states: Array, out: Array, first: int) -> None:
     """Σ φ(x)ᵀ S over all bits of the code of each query.
 
     S is the state of the other value of the bit for the first features, and that of its own for the rest.
 
     Args:
         features: φ, ``(L, D)``.
-        codes: of each group of bits, ``(G, L)``.
+        codes: for each group of bits, ``(G, L)``.
         bits: how many each group has, ``(G,)``.
         states: as of `write`.
-        first: how many features read the other value.
         out: the sums, ``(L, w)``.
+        first: how many features read the other value.
     """
     width = states.shape[-1]
     left, sums = _room(features, width)
     for group in range(len(codes)):
         order, ends = _by_code(codes[group], bits[group])
-        branches = _branches(bits[group], features, width)
+        branches = np.zeros((bits[group] + 1, left.shape[1] * width), states.dtype)
         leaf = branches[-1].reshape(-1, width)
         before, start = np.int64(-1), np.int64(0)
         for code in range(len(ends)):
@@ -82,15 +103,18 @@ def read(features: Array, codes: Integers, bits: Integers, states: Array, first:
                 differing = bits[group] if before < 0 else _length(before ^ code)
                 _down(branches, code, differing, states[group], first * width)
             while start < ends[code]:
-                n = min(_SOME, ends[code] - start)
+                tokens = order[start : min(start + _SOME, ends[code])]
+                n = len(tokens)
                 for i in range(n):
-                    token = order[start + i]
-                    _copy(features[token], left[i])
-                    _copy(out[token], sums[i])
+                    _copy(features[tokens[i]], left[i])
+                    if group:
+                        _copy(out[tokens[i]], sums[i])
+                    else:
+                        _clear(sums[i])
                 rows = n + -n % ROWS
                 add_product(sums[:rows], left[:rows], leaf, False)
                 for i in range(n):
-                    _copy(sums[i], out[order[start + i]])
+                    _copy(sums[i], out[tokens[i]])
                 before, start = np.int64(code), start + n
 
 
@@ -102,17 +126,17 @@ def _copy(row: Array, to: Array) -> None:
 
 
 @jit
+def _clear(row: Array) -> None:
+    """Zeros."""
+    for j in range(len(row)):
+        row[j] = 0
+
+
+@jit
 def _room(features: Array, width: int) -> tuple[Array, Array]:
     """Memory for features and for values or sums of some tokens."""
     n = features.shape[1]
     return np.zeros((_SOME, n + -n % ROWS), features.dtype), np.zeros((_SOME, width), features.dtype)
-
-
-@jit
-def _branches(n_bits: int, features: Array, width: int) -> Array:
-    """Zeros for the branches from the root to a leaf, ``(g + 1, ·)``, in which states are flat."""
-    n = features.shape[1]
-    return np.zeros((n_bits + 1, (n + -n % ROWS) * width), features.dtype)
 
 
 @jit

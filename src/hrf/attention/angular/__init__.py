@@ -73,7 +73,8 @@ def stream(
         keep = keep.expand(y.shape[:-1]).flatten(0, -2)
     watched = any(feature_map._watched(u) for u in (x, y, values))
     tokens = _TOKENS[watched]
-    engine = Engine(feature_map, x, min(y.shape[-2], tokens), root, ones=ones, in_place=not watched)
+    columns = values.shape[-1] + ones
+    engine = Engine(feature_map, x, min(y.shape[-2], tokens), columns, root, in_place=not watched)
     x, y, values = (u.flatten(0, -3) for u in (x, y, values))
     length = max(x.shape[1], y.shape[1])
     learned = [engine.omega] if engine.omega.requires_grad else []
@@ -86,9 +87,9 @@ def stream(
         write = partial(engine.write, rows)
         states = (State(*run(write, *some)) for some in zip(keys, seen, masks, strict=False))
         state = reduce(partial(State.plus, widths=engine.widths), states)
-        read, spread = partial(engine.read, rows, state), engine.spread(state)
+        read = partial(engine.read, rows, state)
         for some in queries:
-            yield Features(*run(read, some, spread))
+            yield Features(*run(read, some, state.sums))
 
 
 def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:

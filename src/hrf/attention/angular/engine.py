@@ -81,23 +81,18 @@ class Engine:
     """Keys become a state, which queries read: some tokens of some rows at a time."""
 
     def __init__(
-        self, feature_map: Hybrid, x: Tensor, length: int, root: float, *, ones: bool, in_place: bool
+        self, feature_map: Hybrid, x: Tensor, length: int, columns: int, root: float, *, in_place: bool
     ) -> None:
         (coefficient,) = feature_map._coefficients()
         self.bases, self.root, self.in_place = feature_map._bases(), root, in_place
         self.n, self.widths = coefficient.n_projections, [base.feature_dim for base in self.bases]
-        arguments = self.n, length, self.widths, x
-        self.way = (
-            Loops(*arguments, ones=ones)
-            if in_place and compiled.serves(x)
-            else Products(*arguments, ones=ones, in_place=in_place)
-        )
-        omegas = [p.omega for p in dict.fromkeys(base.projection for base in self.bases)]
-        matrices = root * torch.cat(omegas, -2).to(x.dtype), coefficient.projection.omega.to(x.dtype)
-        # One for all rows, or one a row.
-        self.omega, self.tau = (
-            t if t.ndim == 2 else t.expand(*x.shape[:-2], -1, -1).flatten(0, -3) for t in matrices
-        )
+        arguments = self.n, length, self.widths, x, columns
+        fast = in_place and compiled.serves(x)
+        self.way = Loops(*arguments) if fast else Products(*arguments, in_place=in_place)
+        # All at once: those of both bases and those of the signs, one for all rows or one a row.
+        projections = [*dict.fromkeys(base.projection for base in self.bases), coefficient.projection]
+        omega = root * torch.cat([p.omega for p in projections], -2).to(x.dtype)
+        self.omega = omega if omega.ndim == 2 else omega.expand(*x.shape[:-2], -1, -1).flatten(0, -3)
         self.table = Place()
 
     def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> State:
@@ -111,17 +106,13 @@ class Engine:
         sums = self.way.write(self._features(keys, empty=True), keys.codes, values)
         return State(sums, counts, scale, keys.small)
 
-    def spread(self, state: State) -> Tensor:
-        """What queries read of a state."""
-        return self.way.spread(state.sums)
-
-    def read(self, rows: slice, state: State, x: Tensor, spread: Tensor) -> Features:
-        """The sums for some queries, ``(R, L, c)``, given the state of all keys and what `spread` makes of it."""
+    def read(self, rows: slice, state: State, x: Tensor, sums: Tensor) -> Features:
+        """The sums for some queries, ``(R, L, c)``, given those of the state of all keys."""
         queries, scale = self._tokens(x, "query", rows, None), x.new_zeros(*x.shape[:2], 1)
         small = queries.small and state.small
         if not small:
             queries, scale = self._scaled(queries, state)
-        total = self.way.read(self._features(queries._replace(small=small)), queries.codes, spread)
+        total = self.way.read(self._features(queries._replace(small=small)), queries.codes, sums)
         return Features(total, scale - math.log(self.n))
 
     def _scaled(self, queries: _Tokens, state: State) -> tuple[_Tokens, Tensor]:
@@ -135,9 +126,10 @@ class Engine:
         return queries._replace(log_weight=log_weight), scale
 
     def _tokens(self, u: Tensor, side: Side, rows: slice, keep: Tensor | None) -> _Tokens:
-        omega, tau = (t if t.ndim == 2 else t[rows] for t in (self.omega, self.tau))
-        projected, square = u @ omega.mT, self.root**2 * half_square(u)
-        codes = self.way.codes.of_signs(tau @ u.mT)
+        omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
+        products, square = u @ omega.mT, self.root**2 * half_square(u)
+        # Contiguous: exponentials of part of the columns are far slower.
+        projected, codes = products[..., : -self.n].contiguous(), self.way.of_signs(products[..., -self.n :])
         if keep is not None:
             keep = keep.unsqueeze(-1)
             projected, square = (t.masked_fill(~keep, 0) for t in (projected, square))

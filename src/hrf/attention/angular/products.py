@@ -20,23 +20,27 @@ _PIECE = 1 << 12  # places at a time: they stay in the cache
 
 
 class Products:
-    """Keys become states by value of each bit, which become states by code, which queries read.
+    """Keys become states by value of each bit, which queries read.
 
     Args:
         n: sign bits.
         length: tokens of a row at a time.
         widths: of the features of both bases.
         like: a tensor of the kind of all others.
-        ones: add a column of ones to the values.
+        columns: of values, or one more, which is of ones.
         in_place: use memory over and over, so that it stays in the cache; not if autograd needs what is in it.
     """
 
     def __init__(
-        self, n: int, length: int, widths: Sequence[int], like: Tensor, *, ones: bool, in_place: bool
+        self, n: int, length: int, widths: Sequence[int], like: Tensor, columns: int, *, in_place: bool
     ) -> None:
         self.codes = Codes.of(n, length / _SIZE, like)
-        self.widths, self.ones, self.in_place = widths, ones, in_place
+        self.widths, self.columns, self.in_place = widths, columns, in_place
         self.places: defaultdict[str, Place] = defaultdict(Place)
+
+    def of_signs(self, products: Tensor) -> Tensor:
+        """The codes of tokens with products ``(R, L, n)``: ``(R, G, L)``."""
+        return (self.codes.weights @ (products >= 0).to(products.dtype).mT).long()
 
     def write(self, features: Tensor, codes: Tensor, values: Tensor) -> Tensor:
         """Σ φ(y) v(y)ᵀ over the keys with each value of each bit, ``(R, G, 2g, D·c)``.
@@ -46,7 +50,7 @@ class Products:
             codes: ``(R, G, S)``; 2^g leaves a key out.
             values: ``(R, S, c)``.
         """
-        blocks, v, c = self._blocks(codes), values.flatten(0, 1), values.shape[-1] + self.ones
+        blocks, v, c = self._blocks(codes), values.flatten(0, 1), self.columns
         sums = values.new_zeros(blocks.counts.numel(), features.shape[-1] * c)
         for some in blocks.pieces(_PIECE // blocks.members.shape[-1]):
             members, filled = blocks.members[some], blocks.filled[some]
@@ -57,15 +61,13 @@ class Products:
         by_code = sums.view(-1, self.codes.shape[1], sums.shape[-1])
         return torch.bmm(self.codes.same.repeat(len(codes), 1, 1), by_code).unflatten(0, codes.shape[:2])
 
-    def spread(self, states: Tensor) -> Tensor:
-        """What queries of each code read of states by bit, ``(R, G, 2^g, D·c)``."""
-        shape = *states.shape[:2], self.codes.shape[1], states.shape[-1]
-        return self.codes.spread(states, self.widths, self._place("spread", *shape, like=states))
-
     def read(self, features: Tensor, codes: Tensor, states: Tensor) -> Tensor:
-        """Σ φ(x)ᵀ S over the groups, for the states S of the codes of each query: ``(R, L, c)``."""
-        blocks, states = self._blocks(codes), states.flatten(0, 2)
-        size, c = blocks.members.shape[-1], states.shape[-1] // features.shape[-1]
+        """Σ φ(x)ᵀ S for the states S of the bits of each query: ``(R, L, c)``."""
+        blocks, c = self._blocks(codes), self.columns
+        size, shape = blocks.members.shape[-1], (*blocks.counts.shape, states.shape[-1])
+        states = self.codes.spread(states, self.widths, self._place("spread", *shape, like=states)).flatten(
+            0, 2
+        )
         places = self._place("result", len(blocks.members), size, c, like=features)
         parts = []
         for some in blocks.pieces(_PIECE // size):
@@ -87,9 +89,9 @@ class Products:
 
     def _values(self, values: Tensor, members: Tensor) -> Tensor:
         """The values of some tokens, with the column of ones if there is to be one."""
-        if not self.ones:
+        if values.shape[-1] == self.columns:
             return self._take(values, members, "right")
-        out = self._place("right", members.numel(), values.shape[-1] + 1, like=values)
+        out = self._place("right", members.numel(), self.columns, like=values)
         if out is None:
             return with_ones(self._take(values, members, "right"))
         torch.index_select(values, 0, members.flatten(), out=out[:, :-1])
