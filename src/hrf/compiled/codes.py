@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hrf.compiled.jit import jit
 from hrf.compiled.products import ROWS, add_product
+from hrf.compiled.rows import add, clear, copy
 
 __all__ = ["encode", "read", "write"]
 
@@ -69,8 +70,8 @@ def write(features: Array, codes: Integers, bits: Integers, values: Array, state
                 tokens = order[start : min(start + _SOME, ends[code])]
                 n = len(tokens)
                 for i in range(n):
-                    _copy(features[tokens[i]], left[i])
-                    _copy(values[tokens[i]], right[i])
+                    copy(features[tokens[i]], left[i])
+                    copy(values[tokens[i]], right[i])
                 add_product(leaf, left[:n], right[:n], True)
                 before, start = np.int64(code), start + n
         if before >= 0:
@@ -106,30 +107,16 @@ def read(features: Array, codes: Integers, bits: Integers, states: Array, out: A
                 tokens = order[start : min(start + _SOME, ends[code])]
                 n = len(tokens)
                 for i in range(n):
-                    _copy(features[tokens[i]], left[i])
+                    copy(features[tokens[i]], left[i])
                     if group:
-                        _copy(out[tokens[i]], sums[i])
+                        copy(out[tokens[i]], sums[i])
                     else:
-                        _clear(sums[i])
+                        clear(sums[i])
                 rows = n + -n % ROWS
                 add_product(sums[:rows], left[:rows], leaf, False)
                 for i in range(n):
-                    _copy(sums[i], out[tokens[i]])
+                    copy(sums[i], out[tokens[i]])
                 before, start = np.int64(code), start + n
-
-
-@jit
-def _copy(row: Array, to: Array) -> None:
-    """Copy the beginning of a row, or all of it."""
-    for j in range(min(len(row), len(to))):
-        to[j] = row[j]
-
-
-@jit
-def _clear(row: Array) -> None:
-    """Zeros."""
-    for j in range(len(row)):
-        row[j] = 0
 
 
 @jit
@@ -186,12 +173,5 @@ def _down(branches: Array, code: int, n_bits: int, states: Array, first: int) ->
         level = len(branches) - 1 - bit
         branch, parent, own = branches[level], branches[level - 1], code >> bit & 1
         other, same = states[2 * bit + 1 - own].reshape(-1), states[2 * bit + own].reshape(-1)
-        _sum(branch[:first], parent[:first], other[:first])
-        _sum(branch[first : len(same)], parent[first : len(same)], same[first:])
-
-
-@jit
-def _sum(out: Array, one: Array, other: Array) -> None:
-    """The sum of two rows."""
-    for i in range(len(out)):
-        out[i] = one[i] + other[i]
+        add(parent[:first], other[:first], branch[:first])
+        add(parent[first : len(same)], same[first:], branch[first : len(same)])

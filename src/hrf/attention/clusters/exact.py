@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hrf import compiled
 from hrf.attention.clusters import common
 from hrf.attention.clusters.common import LOG2E, Engine
 from hrf.attention.segments import Blocks
 from hrf.features.base import Features, finite, full_precision
 
 __all__ = ["Exact", "Lists", "met"]
+
+_SHARES = 8  # a thread: blocks are not all the same work
 
 
 class Exact(Engine):
@@ -125,10 +128,13 @@ class _Met(torch.autograd.Function):
     def forward(ctx: Any, queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Any:
         sums = values.new_zeros(*queries.members.shape, values.shape[-1])
         scales = values.new_full((*queries.members.shape, 1), -torch.inf)
-        for some in lists.products(queries, x, y, values):
-            scale = some.logs.amax(-1, keepdim=True)
-            scales.index_copy_(0, some.blocks, scale)
-            sums.index_copy_(0, some.blocks, some.logs.sub_(finite(scale)).exp2_() @ some.value)
+        if compiled.serves(x, y, values):
+            _in_loops(queries, lists, x, y, values, sums, scales)
+        else:
+            for some in lists.products(queries, x, y, values):
+                scale = some.logs.amax(-1, keepdim=True)
+                scales.index_copy_(0, some.blocks, scale)
+                sums.index_copy_(0, some.blocks, some.logs.sub_(finite(scale)).exp2_() @ some.value)
         ctx.queries, ctx.lists = queries, lists
         ctx.save_for_backward(x, y, values, scales)
         ctx.mark_non_differentiable(scales)
@@ -148,6 +154,19 @@ class _Met(torch.autograd.Function):
             _add(grad_x, some.members, grad_logs @ some.key)
             _add(grad_y, some.keys, grad_logs.mT @ some.query)
         return None, None, grad_x, grad_y, grad_values
+
+
+def _in_loops(
+    queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor, sums: Tensor, scales: Tensor
+) -> None:
+    """Fill in sums and scales in compiled loops."""
+    from hrf.compiled.pairs import met
+
+    step = max(1, len(sums) // (_SHARES * torch.get_num_threads()))
+    blocks = (queries.members, queries.filled, lists.first, lists.lengths, sums, scales)
+    every = [t.contiguous().numpy() for t in (lists.tokens, x, y, values)]
+    shares = zip(*(t.split(step) for t in blocks), strict=True)
+    compiled.each(met, ((*(t.numpy() for t in share), *every) for share in shares))
 
 
 def _rows(tokens: Tensor, index: Tensor) -> Tensor:
