@@ -18,6 +18,7 @@ ROOMS = [
     "projections",
     "fitting",
     "features",
+    "compiled",
     "attention",
     "sampling",
     "nn",

@@ -9,31 +9,29 @@ import ctypes
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from hrf.features.base import can_look
 
 __all__ = ["each", "installed", "serves"]
 
 
 @cache
 def installed() -> bool:
-    """Whether Numba is."""
-    return find_spec("numba") is not None
+    """Whether Numba is, and compiles."""
+    try:
+        import numba
+    except ImportError:  # also where it is too old for NumPy
+        return False
+    return not numba.config.DISABLE_JIT
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether compiled loops can read these tensors: real memory of this machine, in float32 or float64."""
-    return (
-        installed()
-        and not torch.compiler.is_compiling()
-        and all(
-            type(t) is Tensor and t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64)
-            for t in tensors
-        )
-    )
+    """Whether compiled loops can read these tensors: in memory of this machine, in float32 or float64."""
+    return installed() and all(can_look(t) and t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
 def each(function: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:

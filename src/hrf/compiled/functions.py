@@ -22,7 +22,7 @@ def exp2(t: float) -> float:
     return 2**t
 
 
-@overload(exp2, jit_options={"error_model": "numpy", "fastmath": {"contract"}})
+@overload(exp2, jit_options={"error_model": "numpy", "fastmath": {"contract"}})  # type: ignore[untyped-decorator]
 def _exp2(t: Any) -> Any:
     def usual(t: Any) -> Any:
         return 2.0**t
@@ -37,7 +37,7 @@ def _exp2(t: Any) -> Any:
     return polynomial if t == types.float32 else usual
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _float_of_bits(context: Any, bits: Any) -> Any:
     """The number whose bits are those of an integer."""
 

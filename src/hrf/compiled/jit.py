@@ -7,19 +7,20 @@ from typing import Any, TypeVar
 
 import numba
 
-__all__ = ["LANES", "jit"]
-
-LANES = 8  # rows of working memory are multiples of it: that many numbers are multiplied at once
+__all__ = ["jit"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def jit(function: Function) -> Function:
-    """Compile a function at its first call and keep it on disk.
+    """Compile a function at its first call and keep it on disk, if there is a place for it.
 
-    Sums may be taken in another order, and products and sums in one step; that is all of `fastmath` it has.
+    It runs without the interpreter's lock. Sums may be taken in another order, and products and sums in one step; that
+    is all of ``fastmath`` it has.
     """
-    compiled: Function = numba.njit(
-        nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"}
-    )(function)
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
+    try:
+        compiled: Function = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder can be written to
+        compiled = numba.njit(**options)(function)
     return compiled

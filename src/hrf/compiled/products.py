@@ -26,7 +26,7 @@ Array = NDArray[np.floating]
 def _tile(columns: int) -> Any:
     """A function that adds `ROWS` × ``columns`` entries of a product to those of another matrix."""
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def add_tile(
         context: Any, out: Any, left: Any, right: Any, row: Any, column: Any, across: Any, along: Any
     ) -> Any:
