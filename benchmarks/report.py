@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
             "python": platform.python_version(),
             "hrf": hrf.__version__,
             "torch": torch.__version__,
-            **{name: _version(name) for name in ("numpy", "performer-pytorch", "scikit-learn")},
+            **{name: _version(name) for name in ("numba", "numpy", "performer-pytorch", "scikit-learn")},
         },
     }
 
