@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hrf.features.base import can_look
 
-__all__ = ["each", "installed", "serves"]
+__all__ = ["arrays", "each", "installed", "parts", "serves"]
 
 
 @cache
@@ -32,6 +32,18 @@ def installed() -> bool:
 def serves(*tensors: Tensor) -> bool:
     """Whether compiled loops can read these tensors: in memory of this machine, in float32 or float64."""
     return installed() and all(can_look(t) and t.dtype in (torch.float32, torch.float64) for t in tensors)
+
+
+def parts(tokens: Tensor) -> list[tuple[int, slice]]:
+    """Each row of ``(R, L, ·)``, in parts if threads would have nothing to do else."""
+    n_rows, length = tokens.shape[:2]
+    size = max(1, -(-length // -(-torch.get_num_threads() // n_rows)))
+    return [(row, slice(start, start + size)) for row in range(n_rows) for start in range(0, length, size)]
+
+
+def arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """What compiled functions take; tensors to write to have to be contiguous."""
+    return tuple(t.detach().contiguous().numpy() for t in tensors)
 
 
 def each(function: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrf.compiled.jit import jit
-from hrf.compiled.products import ROWS, add_product
+from hrf.compiled.products import ROWS, add_product, add_product_transposed
 from hrf.compiled.rows import add, clear, copy
 
 __all__ = ["encode", "read", "write"]
@@ -72,7 +72,7 @@ def write(features: Array, codes: Integers, bits: Integers, values: Array, state
                 for i in range(n):
                     copy(features[tokens[i]], left[i])
                     copy(values[tokens[i]], right[i])
-                add_product(leaf, left[:n], right[:n], True)
+                add_product_transposed(leaf, left[:n], right[:n])
                 before, start = np.int64(code), start + n
         if before >= 0:
             _up(branches, before, bits[group], states[group])
@@ -113,7 +113,7 @@ def read(features: Array, codes: Integers, bits: Integers, states: Array, out: A
                     else:
                         clear(sums[i])
                 rows = n + -n % ROWS
-                add_product(sums[:rows], left[:rows], leaf, False)
+                add_product(sums[:rows], left[:rows], leaf)
                 for i in range(n):
                     copy(sums[i], out[tokens[i]])
                 before, start = np.int64(code), start + n

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hrf.compiled.functions import exp2
 from hrf.compiled.jit import jit
-from hrf.compiled.products import COLUMNS, ROWS, add_product
+from hrf.compiled.products import COLUMNS, ROWS, add_product, add_product_transposed
 from hrf.compiled.rows import clear, copy, scale
 
 __all__ = ["met"]
@@ -71,14 +71,14 @@ def met(
             n_rows = len(some) + -len(some) % ROWS
             weights = products[: n_rows * n_columns].reshape(n_rows, n_columns)
             clear(weights.reshape(-1))
-            add_product(weights, keys[:n_rows], own, False)
+            add_product(weights, keys[:n_rows], own)
             weights = weights[: len(some)]
             if lengths.shape[1] > 1:
                 _hide(weights, lengths[block, :n] - start)
             _weigh(weights, top[:n_columns], step[:n_columns])
             for i in range(n):
                 scale(totals[i], step[i])
-            add_product(totals[:n_columns], weights, seen[: len(some)], True)
+            add_product_transposed(totals[:n_columns], weights, seen[: len(some)])
         for i in range(n):
             if top[i] > _LOWEST:
                 scales[block, i, 0] = top[i]

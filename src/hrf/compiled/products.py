@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hrf.compiled.jit import jit
 
-__all__ = ["COLUMNS", "ROWS", "add_product", "padded"]
+__all__ = ["COLUMNS", "ROWS", "add_product", "add_product_transposed", "padded"]
 
 ROWS, COLUMNS = 8, 8  # matrices have multiples of them
 _WIDE = 32  # columns of most tiles
@@ -23,17 +23,18 @@ _WIDE = 32  # columns of most tiles
 Array = NDArray[np.floating]
 
 
-def _tile(columns: int) -> Any:
-    """A function that adds `ROWS` × ``columns`` entries of a product to those of another matrix."""
+def _tile(columns: int, *, transposed: bool) -> Any:
+    """A function that adds `ROWS` × ``columns`` entries of a product to those of another matrix.
+
+    There is one for a left matrix as it is and one for its transpose: known strides make for fewer instructions.
+    """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def add_tile(
-        context: Any, out: Any, left: Any, right: Any, row: Any, column: Any, across: Any, along: Any
-    ) -> Any:
-        """Those at a row and a column; ``across`` and ``along`` are the strides of left."""
+    def add_tile(context: Any, out: Any, left: Any, right: Any, row: Any, column: Any) -> Any:
+        """Those at a row and a column."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            *arrays, row, column, across, along = arguments
+            *arrays, row, column = arguments
             c, a, b = (
                 context.make_array(kind)(context, builder, array)
                 for kind, array in zip(signature.args, arrays, strict=False)
@@ -58,7 +59,8 @@ def _tile(columns: int) -> Any:
             with cgutils.for_range(builder, builder.extract_value(b.shape, 0)) as loop:
                 other = builder.load(of(b.data, loop.index), align=n_bytes)
                 for i, total in zip(rows, sums, strict=True):
-                    offset = builder.add(builder.mul(i, across), builder.mul(loop.index, along))
+                    line, place = (loop.index, i) if transposed else (i, loop.index)
+                    offset = builder.add(builder.mul(line, builder.extract_value(a.shape, 1)), place)
                     factor = builder.load(builder.gep(a.data, [offset]))
                     one = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, number(0))
                     first = ir.Constant(ir.VectorType(ir.IntType(32), columns), None)
@@ -70,28 +72,38 @@ def _tile(columns: int) -> Any:
                 builder.store(builder.load(total), place, align=n_bytes)
             return context.get_dummy_value()
 
-        integer = types.intp
-        return types.void(out, left, right, integer, integer, integer, integer), generate
+        return types.void(out, left, right, types.intp, types.intp), generate
 
     return add_tile
 
 
-_add_wide, _add_narrow = _tile(_WIDE), _tile(COLUMNS)
+_add_wide, _add_narrow = _tile(_WIDE, transposed=False), _tile(COLUMNS, transposed=False)
+_add_wide_transposed, _add_narrow_transposed = _tile(_WIDE, transposed=True), _tile(COLUMNS, transposed=True)
 
 
 @jit
-def add_product(out: Array, left: Array, right: Array, transposed: bool) -> None:
-    """Add ``left (m, k) @ right (k, n)`` to ``out (m, n)``; with ``transposed``, left is ``(k, m)``.
+def add_product(out: Array, left: Array, right: Array) -> None:
+    """Add ``left (m, k) @ right (k, n)`` to ``out (m, n)``.
 
     All are contiguous, m is a multiple of `ROWS` and n of `COLUMNS`.
     """
-    across, along = (1, left.shape[1]) if transposed else (left.shape[1], 1)
     wide = out.shape[1] // _WIDE * _WIDE
     for row in range(0, out.shape[0], ROWS):
         for column in range(0, wide, _WIDE):
-            _add_wide(out, left, right, row, column, across, along)
+            _add_wide(out, left, right, row, column)
         for column in range(wide, out.shape[1], COLUMNS):
-            _add_narrow(out, left, right, row, column, across, along)
+            _add_narrow(out, left, right, row, column)
+
+
+@jit
+def add_product_transposed(out: Array, left: Array, right: Array) -> None:
+    """Add the product of the transpose of ``left (k, m)`` with ``right (k, n)`` to ``out (m, n)``, likewise."""
+    wide = out.shape[1] // _WIDE * _WIDE
+    for row in range(0, out.shape[0], ROWS):
+        for column in range(0, wide, _WIDE):
+            _add_wide_transposed(out, left, right, row, column)
+        for column in range(wide, out.shape[1], COLUMNS):
+            _add_narrow_transposed(out, left, right, row, column)
 
 
 def padded(n: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +36,8 @@ class Loops:
 
         codes = torch.empty(len(products), len(self.codes.bits), products.shape[1], dtype=torch.long)
         compiled.each(
-            encode, ((p, *_arrays(self.codes.bits, c)) for p, c in zip(products.numpy(), codes, strict=True))
+            encode,
+            ((p, *compiled.arrays(self.codes.bits, c)) for p, c in zip(products.numpy(), codes, strict=True)),
         )
         return codes
 
@@ -46,13 +46,15 @@ class Loops:
         from hrf.compiled.codes import write
         from hrf.compiled.products import padded
 
-        parts, phi = _parts(codes), features[:-1].unflatten(0, values.shape[:2])
+        parts, phi = compiled.parts(codes.mT), features[:-1].unflatten(0, values.shape[:2])
         shape = *self.codes.same.shape[:2], sum(self.widths), padded(self.columns)
         states = phi.new_zeros(len(parts), *shape)
         compiled.each(
             write,
             (
-                _arrays(phi[row, some], codes[row, :, some], self.codes.bits, values[row, some], state)
+                compiled.arrays(
+                    phi[row, some], codes[row, :, some], self.codes.bits, values[row, some], state
+                )
                 for (row, some), state in zip(parts, states, strict=True)
             ),
         )
@@ -70,24 +72,12 @@ class Loops:
             read,
             (
                 (
-                    *_arrays(
+                    *compiled.arrays(
                         phi[row, some], codes[row, :, some], self.codes.bits, states[row], out[row, some]
                     ),
                     self.widths[0],
                 )
-                for row, some in _parts(codes)
+                for row, some in compiled.parts(codes.mT)
             ),
         )
         return out[..., : self.columns]
-
-
-def _parts(codes: Tensor) -> list[tuple[int, slice]]:
-    """Each row of tokens, in parts if threads would have nothing to do else."""
-    n_rows, _, length = codes.shape
-    size = -(-length // -(-torch.get_num_threads() // n_rows))
-    return [(row, slice(start, start + size)) for row in range(n_rows) for start in range(0, length, size)]
-
-
-def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
-    """What compiled functions take; tensors to write to have to be contiguous."""
-    return tuple(t.contiguous().numpy() for t in tensors)

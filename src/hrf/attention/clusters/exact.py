@@ -164,9 +164,9 @@ def _in_loops(
 
     step = max(1, len(sums) // (_SHARES * torch.get_num_threads()))
     blocks = (queries.members, queries.filled, lists.first, lists.lengths, sums, scales)
-    every = [t.contiguous().numpy() for t in (lists.tokens, x, y, values)]
+    every = compiled.arrays(lists.tokens, x, y, values)
     shares = zip(*(t.split(step) for t in blocks), strict=True)
-    compiled.each(met, ((*(t.numpy() for t in share), *every) for share in shares))
+    compiled.each(met, ((*compiled.arrays(*share), *every) for share in shares))
 
 
 def _rows(tokens: Tensor, index: Tensor) -> Tensor:
