@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hrf import compiled
 from hrf.attention.blocks import Blocks, Outputs
 from hrf.features.base import can_look, half_square
 from hrf.features.exponential import Exponential
@@ -74,13 +73,9 @@ class Small(NamedTuple):
 
     def bidirectional(self) -> tuple[Outputs, Tensor] | None:
         """Quotients of all rows, and the state of all keys by sign; ``None`` if some query is out of range."""
-        if compiled.serves(self.query):
-            outputs, states = self._in_loops()
-        else:
-            states = self._state()
-            outputs = self._outputs(states)
-        settled = _settled(outputs)
-        return None if settled is None else (settled, states)
+        states = self._state()
+        outputs = self._outputs(states)
+        return None if outputs is None else (outputs, states)
 
     def causal(self, chunk: int) -> tuple[Outputs, Tensor] | None:
         """Quotients of rows that see the keys up to theirs, and the state after all keys by sign.
@@ -138,40 +133,8 @@ class Small(NamedTuple):
                 minus.baddbmm_(v, psi[1])
         return states.mT
 
-    def _in_loops(self) -> tuple[Outputs, Tensor]:
-        """Both in compiled loops."""
-        from hrf.compiled.positive import read, write
-        from hrf.compiled.products import padded
-
-        n, _, m = self.omega.shape
-        keys, queries = compiled.parts(self.key), compiled.parts(self.query)
-        omega = pad(self.omega * math.log2(math.e), (0, padded(m) - m))
-        states = self.value.new_zeros(len(keys), 2, omega.shape[-1], padded(self.value.shape[-1]))
-        masses = torch.zeros_like(states[..., 0])
-        compiled.each(
-            write,
-            (
-                compiled.arrays(self.key[p], self.value[p], self.factor[p], omega[p[0]], state, mass)
-                for p, state, mass in zip(keys, states, masses, strict=True)
-            ),
-        )
-        states, masses = (t.unflatten(0, (n, -1)).sum(1) for t in (states, masses))
-        states[:, :, m:], masses[..., m:] = 0, 0  # of columns to no purpose
-        outputs = Outputs.empty(self.value.new_empty(n, 0, self.value.shape[-1] + 1), self.query.shape[1])
-        compiled.each(
-            read,
-            (
-                compiled.arrays(
-                    self.query[p], omega[p[0]], states[p[0]], masses[p[0]], outputs.values[p], outputs.used[p]
-                )
-                for p in queries
-            ),
-        )
-        both = [states[..., :m, : self.value.shape[-1]], masses[..., :m, None]]
-        return outputs, torch.cat(both, -1).transpose(0, 1)
-
-    def _outputs(self, states: Tensor) -> Outputs:
-        """Quotients of all rows."""
+    def _outputs(self, states: Tensor) -> Outputs | None:
+        """Quotients of all rows; ``None`` if some query is out of range."""
         outputs, room = Outputs.empty(states[0], self.query.shape[1]), self._rooms(self.query)
         # Columns to no purpose: the product is a tenth faster with a multiple of those that are done at once.
         states = pad(states, (0, -states.shape[-1] % _LANES))
@@ -181,7 +144,7 @@ class Small(NamedTuple):
                 phi = here.features(x, omega)
                 torch.bmm(phi[0], plus, out=here.wide).baddbmm_(phi[1], minus)
                 _divide(here.most, here.last, out, used)
-        return outputs
+        return _settled(outputs)
 
     def _empty_state(self) -> Tensor:
         """Zeros, by sign, transposed: the product is a third faster then: ``(2, N, d_v + 1, m)``."""

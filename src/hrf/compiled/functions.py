@@ -1,4 +1,4 @@
-"""Powers of 2 for loops over many numbers, which a compiler can turn into loops over vectors."""
+"""exp2 for loops over many numbers, which a compiler can turn into loops over vectors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-__all__ = ["exp2", "exp2_both"]
+__all__ = ["exp2"]
 
 _TAYLOR = [np.float32(math.log(2) ** k / math.factorial(k)) for k in range(8)]
 _1, _T1, _T2, _T3, _T4, _T5, _T6, _T7 = _TAYLOR  # as long as rounding demands for |t| ≤ ½
 _NOTHING = np.float32(-127)  # exponent of 0
-
-_OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
 def exp2(t: float) -> float:
@@ -24,12 +22,7 @@ def exp2(t: float) -> float:
     return 2**t
 
 
-def exp2_both(t: float) -> tuple[float, float]:
-    """2^t and 2^−t, for |t| up to 126."""
-    return 2**t, 2**-t
-
-
-@overload(exp2, jit_options=_OPTIONS)  # type: ignore[untyped-decorator]
+@overload(exp2, jit_options={"error_model": "numpy", "fastmath": {"contract"}})  # type: ignore[untyped-decorator]
 def _exp2(t: Any) -> Any:
     def usual(t: Any) -> Any:
         return 2.0**t
@@ -40,25 +33,6 @@ def _exp2(t: Any) -> Any:
         z = t - whole
         power = _1 + z * (_T1 + z * (_T2 + z * (_T3 + z * (_T4 + z * (_T5 + z * (_T6 + z * _T7))))))
         return power * _float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
-
-    return polynomial if t == types.float32 else usual
-
-
-@overload(exp2_both, jit_options=_OPTIONS)  # type: ignore[untyped-decorator]
-def _exp2_both(t: Any) -> Any:
-    def usual(t: Any) -> Any:
-        power = 2.0**t
-        return power, 1 / power
-
-    def polynomial(t: Any) -> Any:
-        whole = np.rint(t)
-        z, exponent = t - whole, np.int32(whole)
-        s = z * z
-        even, odd = _1 + s * (_T2 + s * (_T4 + s * _T6)), z * (_T1 + s * (_T3 + s * (_T5 + s * _T7)))
-        return (
-            (even + odd) * _float_of_bits((np.int32(127) + exponent) << np.int32(23)),
-            (even - odd) * _float_of_bits((np.int32(127) - exponent) << np.int32(23)),
-        )
 
     return polynomial if t == types.float32 else usual
 
