@@ -16,8 +16,8 @@ from hrf.attention import angular, clusters
 
 pytest.importorskip("numba")
 
-from hrf.compiled.codes import encode, read, write
-from hrf.compiled.functions import exp2
+from hrf.compiled.codes import COS_SIN, EXP, EXP_BOTH, prepare, read, write
+from hrf.compiled.functions import cos_sin, exp, exp2, exp_both
 from hrf.compiled.jit import jit
 from hrf.compiled.pairs import met
 from hrf.compiled.products import COLUMNS, ROWS, add_product, add_product_transposed, padded
@@ -81,33 +81,67 @@ class TestServes:
 
 
 @jit
+def _powers_of_two(t, out):
+    for i in range(len(t)):
+        out[0, i] = exp2(t[i])
+
+
+@jit
 def _powers(t, out):
     for i in range(len(t)):
-        out[i] = exp2(t[i])
+        out[0, i] = exp(t[i])
 
 
-def powers(t):
-    out = np.empty_like(t)
-    _powers(t, out)
+@jit
+def _both_powers(t, out):
+    for i in range(len(t)):
+        out[0, i], out[1, i] = exp_both(t[i])
+
+
+@jit
+def _waves(t, out):
+    for i in range(len(t)):
+        out[0, i], out[1, i] = cos_sin(t[i])
+
+
+def run(function, t):
+    out = np.zeros((2, len(t)), t.dtype)
+    function(t, out)
     return out
 
 
-class TestExp2:
-    def test_two_roundings_in_float32(self):
-        t = np.linspace(-126, 127, 100_001).astype(np.float32)
-        exact = np.exp2(t.astype(np.float64))
-        assert abs(powers(t) / exact - 1).max() < 2 * np.finfo(np.float32).eps
+class TestFunctions:
+    """Two roundings each: that of a polynomial whose remainder is below one, and that of its argument's reduction."""
 
-    def test_whole_numbers_are_exact(self):
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize(
+        ("function", "exact", "most"),
+        [
+            (_powers_of_two, lambda t: [np.exp2(t)], 126),
+            (_powers, lambda t: [np.exp(t)], 87),
+            (_both_powers, lambda t: [np.exp(t), np.exp(-t)], 87),
+        ],
+    )
+    def test_powers(self, kind, function, exact, most):
+        t = np.linspace(-most, most, 100_001).astype(kind)
+        for found, expected in zip(run(function, t), exact(t.astype(np.longdouble)), strict=False):
+            assert abs(found / expected - 1).max() < 2 * np.finfo(kind).eps
+
+    def test_whole_powers_of_two_are_exact(self):
         t = np.arange(-126, 128).astype(np.float32)
-        assert (powers(t) == np.exp2(t.astype(np.float64))).all()
+        assert (run(_powers_of_two, t)[0] == np.exp2(t.astype(np.float64))).all()
 
-    def test_nothing_is_left_below(self):
-        assert not powers(np.array([-127, -1000, -np.inf], np.float32)).any()
+    @pytest.mark.parametrize("function", [_powers_of_two, _powers])
+    def test_nothing_is_left_below(self, function):
+        assert not run(function, np.array([-127, -1000, -np.inf], np.float32)).any()
 
-    def test_float64(self):
-        t = np.linspace(-700, 700, 10_001)
-        np.testing.assert_allclose(powers(t), np.exp2(t), rtol=4 * np.finfo(np.float64).eps)
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("most", [1, 30, 6000])
+    def test_waves(self, kind, most):
+        t = np.linspace(-most, most, 100_001).astype(kind)
+        exact = t.astype(np.longdouble)
+        for found, expected in zip(run(_waves, t), (np.cos(exact), np.sin(exact)), strict=True):
+            assert abs(found - expected).max() < 2 * np.finfo(kind).eps
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,73 +165,118 @@ def test_padding(n, multiple):
 
 
 class TestCodes:
+    DIM, VALUES, BASES = 6, 5, ((EXP_BOTH, 0, 3), (COS_SIN, 0, 3))
+
+    @classmethod
+    def prepared(cls, bits, length, kind, bases=BASES, seed=0):
+        """Tokens, and what is prepared of them: products, weights and codes."""
+        n_real = max(start + n for _, start, n in bases)
+        tokens, omega = random(length, cls.DIM, kind=kind, seed=seed), np.zeros((cls.DIM, 32), kind)
+        omega[:, : n_real + sum(bits)] = random(cls.DIM, n_real + sum(bits), kind=kind, seed=7)
+        products, weights = np.empty((length, 32), kind), np.empty((length, 2), kind)
+        codes, largest = np.empty((length, len(bits)), np.int64), np.empty(2, kind)
+        logs = np.array([[0.5, -1], [0.25, 1]], kind)
+        prepare(tokens, products, weights, codes, largest, omega, np.array(bits), np.array(bases), logs)
+        return tokens, omega, logs, products, weights, codes, largest
+
+    @staticmethod
+    def features(products, weights, bases):
+        found = []
+        for (kind, start, n), weight in zip(bases, weights.astype(float).T, strict=True):
+            p = products[:, start : start + n].astype(float)
+            functions = {EXP: [np.exp], EXP_BOTH: [np.exp, lambda p: np.exp(-p)], COS_SIN: [np.cos, np.sin]}
+            found += [weight[:, None] * function(p) for function in functions[kind]]
+        return np.concatenate(found, 1)
+
+    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("bits", GROUPS)
-    def test_signs(self, bits):
-        products = random(50, sum(bits))
-        products[3] = 0  # counts as positive
-        codes = np.empty((len(bits), 50), np.int64)
-        encode(products, np.array(bits), codes)
-        start = 0
+    @pytest.mark.parametrize("length", [1, 32, 50])
+    def test_what_is_prepared(self, kind, bits, length):
+        tokens, omega, logs, products, weights, codes, largest = self.prepared(bits, length, kind)
+        exact, size = tokens.astype(float) @ omega, abs(tokens) @ abs(omega)
+        assert (abs(products - exact) <= self.DIM * np.finfo(kind).eps * size).all()
+        log_weights = logs[:, 0] + logs[:, 1] * (tokens.astype(float) ** 2).sum(1, keepdims=True) / 2
+        rounding = (self.DIM + 4) * np.finfo(kind).eps * (1 + abs(log_weights))
+        assert (abs(weights / np.exp(log_weights) - 1) <= rounding).all()
+        assert largest[0] == abs(products[:, :3]).max()
+        np.testing.assert_allclose(
+            largest[1], abs(log_weights).max(), rtol=(self.DIM + 4) * np.finfo(kind).eps
+        )
+        start = 3
         for group, n in enumerate(bits):
             signs = products[:, start : start + n] >= 0
-            assert (codes[group] == signs @ (1 << np.arange(n))).all()
+            assert (codes[:, group] == signs @ (1 << np.arange(n))).all()
             start += n
 
-    @staticmethod
-    def case(bits, length, kind, width=11, columns=5):
-        codes = np.stack([np.random.default_rng(3).integers(0, 2**n, length) for n in bits])
-        features, values = random(length, width, kind=kind), random(length, columns, kind=kind, seed=1)
-        return codes, features, values, np.zeros((len(bits), 2 * max(bits), width, padded(columns + 1)), kind)
+    def states(self, bits, kind):
+        width = sum(n if kind == EXP else 2 * n for kind, _, n in self.BASES)
+        return np.zeros((len(bits), 2 * max(bits), (width + -width % ROWS) * (padded(self.VALUES) + 1)), kind)
 
     @staticmethod
-    def has(codes, bit, value):
-        return (codes >> bit & 1) == value
+    def parts(state, width):
+        """The sums of φ(y) v(y)ᵀ and of φ(y) side by side."""
+        wide = width + -width % ROWS
+        matrix, mass = np.split(state, [len(state) - wide])
+        return np.concatenate([matrix.reshape(wide, -1)[:width, : TestCodes.VALUES], mass[:width, None]], 1)
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("bits", GROUPS)
     @pytest.mark.parametrize("length", [1, 3, 200])
     def test_states(self, kind, bits, length):
-        codes, features, values, states = self.case(bits, length, kind)
-        codes[:, 2:3] = 2 ** max(bits)  # left out
-        write(features, codes, np.array(bits), values, states)
+        *_, products, weights, codes, _ = self.prepared(bits, length, kind)
+        codes[2:3] = 2 ** max(bits)  # left out
+        values, states = random(length, self.VALUES, kind=kind, seed=1), self.states(bits, kind)
+        write(products, weights, codes, values, states, np.array(bits), np.array(self.BASES))
+        phi = self.features(products, weights, self.BASES)
         ones = np.concatenate([values, np.ones((length, 1), kind)], 1)
         for group, n in enumerate(bits):
-            kept = codes[group] < 2 ** max(bits)
+            kept = codes[:, group] < 2 ** max(bits)
             for bit in range(n):
                 for value in range(2):
-                    some = self.has(codes[group], bit, value) & kept
-                    expected = features[some].T.astype(float) @ ones[some]
-                    size = abs(features[some].T) @ abs(ones[some]) + np.finfo(kind).tiny
-                    found = states[group, 2 * bit + value, :, : ones.shape[1]]
-                    assert (abs(found - expected) <= (length + n) * np.finfo(kind).eps * size).all()
+                    some = ((codes[:, group] >> bit & 1) == value) & kept
+                    found = self.parts(states[group, 2 * bit + value], phi.shape[1])
+                    size = abs(phi[some].T) @ abs(ones[some]) + np.finfo(kind).tiny
+                    rounding = (length + n + 8) * np.finfo(kind).eps
+                    assert (abs(found - phi[some].T @ ones[some]) <= rounding * size).all()
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("bits", GROUPS)
     @pytest.mark.parametrize("length", [1, 3, 200])
-    @pytest.mark.parametrize("first", [0, 4, 11])
-    def test_sums(self, kind, bits, length, first):
-        codes, features, _, states = self.case(bits, length, kind)
-        states[:] = random(*states.shape, kind=kind, seed=5)
-        out = np.full((length, states.shape[-1]), np.nan, kind)
-        read(features, codes, np.array(bits), states, out, first)
-        expected, size = np.zeros(out.shape), np.zeros(out.shape)
-        for group, n in enumerate(bits):
-            for bit in range(n):
-                own = codes[group] >> bit & 1
-                state = states[group, 2 * bit + own].astype(float)
-                state[:, :first] = states[group, 2 * bit + 1 - own][:, :first]
-                expected += np.einsum("td,tdc->tc", features, state)
-                size += np.einsum("td,tdc->tc", abs(features), abs(state))
-        assert (abs(out - expected) <= (features.shape[1] + sum(bits)) * np.finfo(kind).eps * size).all()
+    @pytest.mark.parametrize(
+        "bases", [BASES, ((EXP, 0, 2), (EXP_BOTH, 2, 5)), ((COS_SIN, 0, 5), (EXP, 5, 2))]
+    )
+    def test_sums(self, kind, bits, length, bases):
+        *_, products, weights, codes, _ = self.prepared(bits, length, kind, bases)
+        phi = self.features(products, weights, bases)
+        states = random(*self.states(bits, kind).shape, kind=kind, seed=5)
+        wide = phi.shape[1] + -phi.shape[1] % ROWS
+        states = np.ascontiguousarray(np.tile(states, 4)[..., : wide * (padded(self.VALUES) + 1)])
+        out = np.full((length, padded(self.VALUES + 1)), np.nan, kind)
+        read(products, weights, codes, out, states, np.array(bits), np.array(bases), self.VALUES)
+        kind_0, _, n_0 = bases[0]
+        first = n_0 if kind_0 == EXP else 2 * n_0
+        for token in range(length):
+            expected = size = 0
+            for group, n in enumerate(bits):
+                for bit in range(n):
+                    own = codes[token, group] >> bit & 1
+                    other, same = (
+                        self.parts(states[group, 2 * bit + v], phi.shape[1]) for v in (1 - own, own)
+                    )
+                    state = np.concatenate([other[:first], same[first:]]).astype(float)
+                    expected, size = expected + phi[token] @ state, size + abs(phi[token]) @ abs(state)
+            rounding = (wide + sum(bits) + 8) * np.finfo(kind).eps
+            assert (abs(out[token, : self.VALUES + 1] - expected) <= rounding * size).all()
 
     def test_a_state_that_is_not_asked_for_does_not_count(self):
         """Not even to rounding: no difference is taken."""
-        codes = np.full((1, 9), 5)
-        states = np.zeros((1, 6, 8, 8))
+        bases, codes = np.array([[EXP_BOTH, 0, 3], [EXP, 0, 2]]), np.full((9, 1), 5)
+        states = np.zeros((1, 6, 8 * 9))
         own = 2 * np.arange(3) + np.array([1, 0, 1])
         states[0, own] = 1e300
+        states[0, own, 48:64], states[0, own, 70:] = 0, 0  # of the second base
         out = np.ones((9, 8))
-        read(np.ones((9, 8)), codes, np.array([3]), states, out, 8)
+        read(np.zeros((9, 8)), np.ones((9, 2)), codes, out, states, np.array([3]), bases, 7)
         assert not out.any()
 
 

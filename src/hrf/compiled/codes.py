@@ -1,9 +1,12 @@
-"""States of tokens by sign code: sums over the tokens with each value of each bit.
+"""Angular hybrids by sign code: sums over the keys with each value of each bit, which queries read.
 
 Codes are the leaves of a binary tree, with the highest bit at its root. Tokens are visited in the order of their codes.
 On the way up from a leaf, the sum of a branch is added to that of its parent and to the state of its bit; on the way
 down, a branch is its parent plus the state of its bit. So a code costs about two additions of states, however many
-bits it has.
+bits it has. No difference is taken: a base whose weight is 0 for all keys gets exactly 0.
+
+A state is a row of numbers: the sum of φ(y) v(y)ᵀ, ``(D, w)``, then that of φ(y). Features are made of a few tokens at
+a time, right before the product that needs them.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hrf.compiled.functions import cos_sin, exp, exp_both
 from hrf.compiled.jit import jit
 from hrf.compiled.products import ROWS, add_product, add_product_transposed
-from hrf.compiled.rows import add, clear, copy
+from hrf.compiled.rows import add, clear, copy, dot, increase, scaled
 
-__all__ = ["encode", "read", "write"]
+__all__ = ["COS_SIN", "EXP", "EXP_BOTH", "prepare", "read", "write"]
+
+EXP, EXP_BOTH, COS_SIN = 0, 1, 2  # features exp(p), exp(±p), or cos p and sin p
 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
@@ -24,54 +30,95 @@ _SOME = 32  # tokens of a product: with a state, they stay in the cache
 
 
 @jit
-def encode(products: Array, bits: Integers, codes: Integers) -> None:
-    """Codes whose bits are the signs of products.
+def prepare(
+    tokens: Array,
+    products: Array,
+    weights: Array,
+    codes: Integers,
+    largest: Array,
+    omega: Array,
+    bits: Integers,
+    bases: Integers,
+    logs: Array,
+) -> None:
+    """What features and codes of tokens are made of.
 
     Args:
-        products: ``(L, n)``.
-        bits: how many each group has, ``(G,)``.
-        codes: ``(G, L)``.
+        tokens: u, ``(L, d)``.
+        products: ωᵀu come here, ``(L, ·)``.
+        weights: those of the features of both bases, ``(L, 2)``.
+        codes: the signs of each group of bits, ``(L, G)``.
+        largest: the largest |ωᵀu| and magnitude of a logarithm of a weight, ``(2,)``.
+        omega: ``(d, ·)``, for both bases, which may share it, then for the signs, then to no purpose.
+        bits: how many signs each group has, ``(G,)``.
+        bases: what features they are, and the first and the number of their products, ``(2, 3)``.
+        logs: logarithms of weights, a + b ‖u‖²/2 for each base, ``(2, 2)``.
     """
-    start = 0
-    for group in range(len(bits)):
-        part, own = products[:, start : start + bits[group]], codes[group]
-        for token in range(len(part)):
-            code = 0
-            for bit in range(part.shape[1]):
-                code |= (part[token, bit] >= 0) << bit
-            own[token] = code
-        start += bits[group]
+    n_real = (bases[:, 1] + bases[:, 2]).max()
+    left, right = np.zeros((_SOME, len(omega)), omega.dtype), np.empty((_SOME, omega.shape[1]), omega.dtype)
+    tops = np.zeros(omega.shape[1], omega.dtype)
+    for start in range(0, len(tokens), _SOME):
+        some = tokens[start : start + _SOME]
+        clear(right.reshape(-1))
+        if len(some) == _SOME:
+            add_product(right, some, omega)
+        else:
+            for i in range(len(some)):
+                copy(some[i], left[i])
+            add_product(right, left, omega)
+        for i in range(len(some)):
+            square = dot(some[i], some[i]) / 2
+            weights[start + i, 0] = logs[0, 0] + logs[0, 1] * square
+            weights[start + i, 1] = logs[1, 0] + logs[1, 1] * square
+            copy(right[i], products[start + i])
+            _raise(tops, right[i])
+        first = n_real
+        for group in range(len(bits)):
+            _encode(right[: len(some), first : first + bits[group]], codes[start : start + _SOME, group])
+            first += bits[group]
+    flat = weights.reshape(-1)
+    largest[0], largest[1] = tops[:n_real].max(), max(flat.max(), -flat.min())
+    for k in range(len(flat)):
+        flat[k] = exp(flat[k])
 
 
 @jit
-def write(features: Array, codes: Integers, bits: Integers, values: Array, states: Array) -> None:
-    """Add Σ φ(y) v(y)ᵀ over the keys with each value of each bit to the states.
+def write(
+    products: Array,
+    weights: Array,
+    codes: Integers,
+    values: Array,
+    states: Array,
+    bits: Integers,
+    bases: Integers,
+) -> None:
+    """Add what keys with each value of each bit sum up to.
 
     Args:
-        features: φ, ``(S, D)``.
-        codes: for each group of bits, ``(G, S)``; those out of range leave a key out.
-        bits: how many each group has, ``(G,)``.
+        products: as of `prepare`, and so are those not mentioned.
+        weights: ``(S, 2)``.
+        codes: ``(S, G)``; those out of range leave a key out.
         values: ``(S, c)``.
-        states: by value of each bit, the lowest bit first, ``(G, 2g, D, w)``. The columns are those of values, then
-            one of ones, and the rest to no purpose.
+        states: by value of each bit, the lowest bit first, ``(G, 2g, ·)``.
+        bits: ``(G,)``.
+        bases: ``(2, 3)``.
     """
-    width = states.shape[-1]
-    left, right = _room(features, width)
-    right[:, values.shape[1] :] = 1
-    for group in range(len(codes)):
-        order, ends = _by_code(codes[group], bits[group])
-        branches = np.zeros((bits[group] + 1, left.shape[1] * width), states.dtype)
-        leaf = branches[-1].reshape(-1, width)
+    left, right, flat = _room(states, bases)
+    for group in range(len(bits)):
+        order, ends = _by_code(codes[:, group], bits[group])
+        branches = np.zeros((bits[group] + 1, states.shape[-1]), states.dtype)
+        leaf, mass = _split(branches[-1], left)
         before, start = np.int64(-1), np.int64(0)
         for code in range(len(ends)):
             if ends[code] > start and before >= 0:
                 _up(branches, before, _length(before ^ code), states[group])
             while start < ends[code]:
-                tokens = order[start : min(start + _SOME, ends[code])]
-                n = len(tokens)
+                some = order[start : min(start + _SOME, ends[code])]
+                n = len(some)
+                _features(products, weights, some, bases, flat, left)
                 for i in range(n):
-                    copy(features[tokens[i]], left[i])
-                    copy(values[tokens[i]], right[i])
+                    copy(values[some[i]], right[i])
+                    increase(mass, left[i])
                 add_product_transposed(leaf, left[:n], right[:n])
                 before, start = np.int64(code), start + n
         if before >= 0:
@@ -79,51 +126,126 @@ def write(features: Array, codes: Integers, bits: Integers, values: Array, state
 
 
 @jit
-def read(features: Array, codes: Integers, bits: Integers, states: Array, out: Array, first: int) -> None:
-    """Σ φ(x)ᵀ S over all bits of the code of each query.
+def read(
+    products: Array,
+    weights: Array,
+    codes: Integers,
+    out: Array,
+    states: Array,
+    bits: Integers,
+    bases: Integers,
+    column: int,
+) -> None:
+    """What each query reads of the states of all bits of its code.
 
-    S is the state of the other value of the bit for the first features, and that of its own for the rest.
+    That is the state of the other value of a bit for features of the first base, and that of its own for the second.
 
     Args:
-        features: φ, ``(L, D)``.
-        codes: for each group of bits, ``(G, L)``.
-        bits: how many each group has, ``(G,)``.
+        products: as of `prepare`, and so are those not mentioned.
+        weights: ``(L, 2)``.
+        codes: ``(L, G)``.
+        out: sums over values, and columns to no purpose, ``(L, ·)``.
         states: as of `write`.
-        out: the sums, ``(L, w)``.
-        first: how many features read the other value.
+        bits: ``(G,)``.
+        bases: ``(2, 3)``.
+        column: where the sums over ones go.
     """
-    width = states.shape[-1]
-    left, sums = _room(features, width)
-    for group in range(len(codes)):
-        order, ends = _by_code(codes[group], bits[group])
-        branches = np.zeros((bits[group] + 1, left.shape[1] * width), states.dtype)
-        leaf = branches[-1].reshape(-1, width)
+    left, sums, flat = _room(states, bases)
+    for group in range(len(bits)):
+        order, ends = _by_code(codes[:, group], bits[group])
+        branches = np.zeros((bits[group] + 1, states.shape[-1]), states.dtype)
+        leaf, mass = _split(branches[-1], left)
         before, start = np.int64(-1), np.int64(0)
         for code in range(len(ends)):
             if ends[code] > start:
                 differing = bits[group] if before < 0 else _length(before ^ code)
-                _down(branches, code, differing, states[group], first * width)
+                _down(branches, code, differing, states[group], _width(bases[0]), left.shape[1])
             while start < ends[code]:
-                tokens = order[start : min(start + _SOME, ends[code])]
-                n = len(tokens)
+                some = order[start : min(start + _SOME, ends[code])]
+                n = len(some)
+                _features(products, weights, some, bases, flat, left)
                 for i in range(n):
-                    copy(features[tokens[i]], left[i])
                     if group:
-                        copy(out[tokens[i]], sums[i])
+                        copy(out[some[i]], sums[i])
                     else:
                         clear(sums[i])
-                rows = n + -n % ROWS
-                add_product(sums[:rows], left[:rows], leaf)
+                n_rows = n + -n % ROWS
+                add_product(sums[:n_rows], left[:n_rows], leaf)
                 for i in range(n):
-                    copy(sums[i], out[tokens[i]])
+                    row = out[some[i]]
+                    total = dot(left[i], mass) + (row[column] if group else 0)
+                    copy(sums[i], row)
+                    row[column] = total
                 before, start = np.int64(code), start + n
 
 
 @jit
-def _room(features: Array, width: int) -> tuple[Array, Array]:
-    """Memory for features and for values or sums of some tokens."""
-    n = features.shape[1]
-    return np.zeros((_SOME, n + -n % ROWS), features.dtype), np.zeros((_SOME, width), features.dtype)
+def _room(states: Array, bases: Integers) -> tuple[Array, Array, Array]:
+    """Memory for features of some tokens, for their values or sums, and to work with."""
+    features = _width(bases[0]) + _width(bases[1])
+    kind, features = states.dtype, features + -features % ROWS
+    width = states.shape[-1] // features - 1
+    return (
+        np.zeros((_SOME, features), kind),
+        np.zeros((_SOME, width), kind),
+        np.empty((2, _SOME * features), kind),
+    )
+
+
+@jit
+def _split(state: Array, left: Array) -> tuple[Array, Array]:
+    """The sums of φ(y) v(y)ᵀ and of φ(y)."""
+    size = len(state) - left.shape[1]
+    return state[:size].reshape(left.shape[1], -1), state[size:]
+
+
+@jit
+def _raise(tops: Array, row: Array) -> None:
+    """The larger of each number and the magnitude of another."""
+    for j in range(len(tops)):
+        tops[j] = max(tops[j], abs(row[j]))
+
+
+@jit
+def _encode(signs: Array, codes: Integers) -> None:
+    """Codes of tokens with products ``(L, g)``."""
+    for i in range(len(signs)):
+        code = 0
+        for bit in range(signs.shape[1]):
+            code |= (signs[i, bit] >= 0) << bit
+        codes[i] = code
+
+
+@jit
+def _features(
+    products: Array, weights: Array, some: Integers, bases: Integers, flat: Array, out: Array
+) -> None:
+    """Features of both bases of some tokens, side by side; ``flat (2, ·)`` is memory to work with."""
+    column = 0
+    for base in range(2):
+        kind, start, n = bases[base]
+        size = len(some) * n
+        first, second = flat[0, :size], flat[1, :size]
+        for i in range(len(some)):
+            copy(products[some[i], start : start + n], first[i * n : i * n + n])
+        if kind == COS_SIN:
+            for k in range(size):
+                first[k], second[k] = cos_sin(first[k])
+        else:
+            for k in range(size):
+                first[k], second[k] = exp_both(first[k])
+        for i in range(len(some)):
+            here, weight = slice(i * n, i * n + n), weights[some[i], base]
+            scaled(first[here], weight, out[i, column : column + n])
+            if kind != EXP:
+                scaled(second[here], weight, out[i, column + n : column + 2 * n])
+        column += _width(bases[base])
+
+
+@jit
+def _width(base: Integers) -> int:
+    """How many features a base has."""
+    return base[2] if base[0] == EXP else 2 * base[2]
 
 
 @jit
@@ -157,21 +279,29 @@ def _up(branches: Array, code: int, n_bits: int, states: Array) -> None:
     """Add the branches of the lowest bits to their parents and to the states of their bits, and clear them."""
     for bit in range(n_bits):
         level = len(branches) - 1 - bit
-        branch, parent = branches[level], branches[level - 1]
-        state = states[2 * bit + (code >> bit & 1)].reshape(-1)
-        for i in range(len(state)):
-            s = branch[i]
-            parent[i] += s
-            state[i] += s
-            branch[i] = 0
+        _move(branches[level], branches[level - 1], states[2 * bit + (code >> bit & 1)])
 
 
 @jit
-def _down(branches: Array, code: int, n_bits: int, states: Array, first: int) -> None:
+def _move(branch: Array, parent: Array, state: Array) -> None:
+    """Add a branch to two others, and clear it."""
+    for i in range(len(branch)):
+        s = branch[i]
+        parent[i] += s
+        state[i] += s
+        branch[i] = 0
+
+
+@jit
+def _down(branches: Array, code: int, n_bits: int, states: Array, first: int, features: int) -> None:
     """Make the branches of the lowest bits from their parents and the states of their bits."""
+    size = states.shape[-1] // features
+    bounds = first * (size - 1), features * (size - 1), features * (size - 1) + first, features * size
     for bit in range(n_bits - 1, -1, -1):
         level = len(branches) - 1 - bit
         branch, parent, own = branches[level], branches[level - 1], code >> bit & 1
-        other, same = states[2 * bit + 1 - own].reshape(-1), states[2 * bit + own].reshape(-1)
-        add(parent[:first], other[:first], branch[:first])
-        add(parent[first : len(same)], same[first:], branch[first : len(same)])
+        start = 0
+        for k in range(4):
+            state = states[2 * bit + (own if k % 2 else 1 - own)]
+            add(parent[start : bounds[k]], state[start : bounds[k]], branch[start : bounds[k]])
+            start = bounds[k]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from hrf.compiled.jit import jit
 
-__all__ = ["COLUMNS", "ROWS", "add_product", "add_product_transposed", "padded"]
+__all__ = ["COLUMNS", "ROWS", "WIDE", "add_product", "add_product_transposed", "padded"]
 
 ROWS, COLUMNS = 8, 8  # matrices have multiples of them
-_WIDE = 32  # columns of most tiles
+WIDE = 32  # columns of most tiles
 
 Array = NDArray[np.floating]
 
@@ -77,8 +77,8 @@ def _tile(columns: int, *, transposed: bool) -> Any:
     return add_tile
 
 
-_add_wide, _add_narrow = _tile(_WIDE, transposed=False), _tile(COLUMNS, transposed=False)
-_add_wide_transposed, _add_narrow_transposed = _tile(_WIDE, transposed=True), _tile(COLUMNS, transposed=True)
+_add_wide, _add_narrow = _tile(WIDE, transposed=False), _tile(COLUMNS, transposed=False)
+_add_wide_transposed, _add_narrow_transposed = _tile(WIDE, transposed=True), _tile(COLUMNS, transposed=True)
 
 
 @jit
@@ -87,9 +87,9 @@ def add_product(out: Array, left: Array, right: Array) -> None:
 
     All are contiguous, m is a multiple of `ROWS` and n of `COLUMNS`.
     """
-    wide = out.shape[1] // _WIDE * _WIDE
+    wide = out.shape[1] // WIDE * WIDE
     for row in range(0, out.shape[0], ROWS):
-        for column in range(0, wide, _WIDE):
+        for column in range(0, wide, WIDE):
             _add_wide(out, left, right, row, column)
         for column in range(wide, out.shape[1], COLUMNS):
             _add_narrow(out, left, right, row, column)
@@ -98,9 +98,9 @@ def add_product(out: Array, left: Array, right: Array) -> None:
 @jit
 def add_product_transposed(out: Array, left: Array, right: Array) -> None:
     """Add the product of the transpose of ``left (k, m)`` with ``right (k, n)`` to ``out (m, n)``, likewise."""
-    wide = out.shape[1] // _WIDE * _WIDE
+    wide = out.shape[1] // WIDE * WIDE
     for row in range(0, out.shape[0], ROWS):
-        for column in range(0, wide, _WIDE):
+        for column in range(0, wide, WIDE):
             _add_wide_transposed(out, left, right, row, column)
         for column in range(wide, out.shape[1], COLUMNS):
             _add_narrow_transposed(out, left, right, row, column)

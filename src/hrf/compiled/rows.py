@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hrf.compiled.jit import jit
 
-__all__ = ["add", "clear", "copy", "scale"]
+__all__ = ["add", "clear", "copy", "dot", "increase", "scale", "scaled"]
 
 Row = NDArray[np.floating]
 
@@ -38,3 +38,26 @@ def add(one: Row, other: Row, out: Row) -> None:
     """The sum of two rows."""
     for j in range(len(out)):
         out[j] = one[j] + other[j]
+
+
+@jit
+def scaled(row: Row, factor: float, out: Row) -> None:
+    """A row times a number."""
+    for j in range(len(row)):
+        out[j] = row[j] * factor
+
+
+@jit
+def increase(total: Row, row: Row) -> None:
+    """Add a row."""
+    for j in range(len(total)):
+        total[j] += row[j]
+
+
+@jit
+def dot(row: Row, other: Row) -> float:
+    """The product of two rows."""
+    total = row[0] * other[0]
+    for j in range(1, len(row)):
+        total += row[j] * other[j]
+    return total

@@ -18,8 +18,10 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from hrf import compiled
 from hrf.attention.again import again
 from hrf.attention.angular.engine import Engine, State
+from hrf.attention.angular.loops import Loops
 from hrf.attention.segments import joined, nothing, with_ones
 from hrf.features.base import Features
 from hrf.features.coefficients import Angular
@@ -73,8 +75,11 @@ def stream(
         keep = keep.expand(y.shape[:-1]).flatten(0, -2)
     watched = any(feature_map._watched(u) for u in (x, y, values))
     tokens = _TOKENS[watched]
-    columns = values.shape[-1] + ones
-    engine = Engine(feature_map, x, min(y.shape[-2], tokens), columns, root, in_place=not watched)
+    engine = Engine(
+        feature_map, x, min(y.shape[-2], tokens), values.shape[-1] + ones, root, in_place=not watched
+    )
+    fast = not watched and compiled.serves(x, y, values)
+    loops = Loops(engine.bases, engine.omega, engine.n, y.shape[-2], root, ones=ones) if fast else None
     x, y, values = (u.flatten(0, -3) for u in (x, y, values))
     length = max(x.shape[1], y.shape[1])
     learned = [engine.omega] if engine.omega.requires_grad else []
@@ -82,14 +87,18 @@ def stream(
     step = max(1, tokens // length)
     for start in range(0, len(x), step):
         rows = slice(start, start + step)
-        queries, keys, seen = (t[rows].split(tokens, 1) for t in (x, y, values))
-        masks = repeat(None) if keep is None else keep[rows].split(tokens, 1)
+        some = x[rows], y[rows], values[rows], None if keep is None else keep[rows]
+        if loops and (found := loops.sums(rows, *some)):
+            yield found
+            continue
+        queries, keys, seen = (t.split(tokens, 1) for t in some[:3])
+        masks = repeat(None) if some[3] is None else some[3].split(tokens, 1)
         write = partial(engine.write, rows)
-        states = (State(*run(write, *some)) for some in zip(keys, seen, masks, strict=False))
+        states = (State(*run(write, *part)) for part in zip(keys, seen, masks, strict=False))
         state = reduce(partial(State.plus, widths=engine.widths), states)
         read = partial(engine.read, rows, state)
-        for some in queries:
-            yield Features(*run(read, some, state.sums))
+        for part in queries:
+            yield Features(*run(read, part, state.sums))
 
 
 def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:

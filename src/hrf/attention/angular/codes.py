@@ -48,6 +48,10 @@ class Codes(NamedTuple):
         """G and 2^g."""
         return self.same.shape[0], self.same.shape[2]
 
+    def of_signs(self, products: Tensor) -> Tensor:
+        """The codes of tokens with products ``(R, L, n)``: ``(R, G, L)``."""
+        return (self.weights @ (products >= 0).to(products.dtype).mT).long()
+
     def counts(self, codes: Tensor) -> Tensor:
         """How many tokens have each value of each bit, given codes ``(R, G, L)``: ``(R, G, 2g)``."""
         n_groups, n_codes = self.shape

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hrf import compiled
 from hrf.attention.angular.codes import split
-from hrf.attention.angular.loops import Loops
 from hrf.attention.angular.products import Products
 from hrf.attention.blocks import Place
 from hrf.features.base import Features, Side, finite, half_square
@@ -86,9 +84,7 @@ class Engine:
         (coefficient,) = feature_map._coefficients()
         self.bases, self.root, self.in_place = feature_map._bases(), root, in_place
         self.n, self.widths = coefficient.n_projections, [base.feature_dim for base in self.bases]
-        arguments = self.n, length, self.widths, x, columns
-        fast = in_place and compiled.serves(x)
-        self.way = Loops(*arguments) if fast else Products(*arguments, in_place=in_place)
+        self.products = Products(self.n, length, self.widths, x, columns, in_place=in_place)
         # All at once: those of both bases and those of the signs, one for all rows or one a row.
         projections = [*dict.fromkeys(base.projection for base in self.bases), coefficient.projection]
         omega = root * torch.cat([p.omega for p in projections], -2).to(x.dtype)
@@ -98,12 +94,12 @@ class Engine:
     def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> State:
         """The state of some keys."""
         keys = self._tokens(y, "key", rows, keep)
-        counts = self.way.codes.counts(keys.codes)
+        counts = self.products.codes.counts(keys.codes)
         scale = y.new_zeros(len(y), 1, 2).masked_fill_(counts.sum((1, 2)).view(-1, 1, 1) == 0, -torch.inf)
         if not keys.small:
             scale = keys.largest(self.bases).amax(-2, keepdim=True)
             keys = keys._replace(log_weight=keys.log_weight - finite(scale))
-        sums = self.way.write(self._features(keys, empty=True), keys.codes, values)
+        sums = self.products.write(self._features(keys, empty=True), keys.codes, values)
         return State(sums, counts, scale, keys.small)
 
     def read(self, rows: slice, state: State, x: Tensor, sums: Tensor) -> Features:
@@ -112,12 +108,12 @@ class Engine:
         small = queries.small and state.small
         if not small:
             queries, scale = self._scaled(queries, state)
-        total = self.way.read(self._features(queries._replace(small=small)), queries.codes, sums)
+        total = self.products.read(self._features(queries._replace(small=small)), queries.codes, sums)
         return Features(total, scale - math.log(self.n))
 
     def _scaled(self, queries: _Tokens, state: State) -> tuple[_Tokens, Tensor]:
         """With log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
-        weights = self.way.codes.spread(state.counts.unsqueeze(-1).expand(-1, -1, -1, 2), [1, 1])
+        weights = self.products.codes.spread(state.counts.unsqueeze(-1).expand(-1, -1, -1, 2), [1, 1])
         absent = weights.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0  # (R, L, 2)
         key_scale = finite(state.scale)
         largest = (queries.largest(self.bases) + key_scale).masked_fill(absent, -torch.inf)
@@ -129,11 +125,14 @@ class Engine:
         omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
         products, square = u @ omega.mT, self.root**2 * half_square(u)
         # Contiguous: exponentials of part of the columns are far slower.
-        projected, codes = products[..., : -self.n].contiguous(), self.way.of_signs(products[..., -self.n :])
+        projected, codes = (
+            products[..., : -self.n].contiguous(),
+            self.products.codes.of_signs(products[..., -self.n :]),
+        )
         if keep is not None:
             keep = keep.unsqueeze(-1)
             projected, square = (t.masked_fill(~keep, 0) for t in (projected, square))
-            codes = codes.where(keep.mT, self.way.codes.shape[1])
+            codes = codes.where(keep.mT, self.products.codes.shape[1])
         log_weight = torch.cat(
             [
                 base._prepare(p, side, Shared(p, square))[2]

@@ -38,10 +38,6 @@ class Products:
         self.widths, self.columns, self.in_place = widths, columns, in_place
         self.places: defaultdict[str, Place] = defaultdict(Place)
 
-    def of_signs(self, products: Tensor) -> Tensor:
-        """The codes of tokens with products ``(R, L, n)``: ``(R, G, L)``."""
-        return (self.codes.weights @ (products >= 0).to(products.dtype).mT).long()
-
     def write(self, features: Tensor, codes: Tensor, values: Tensor) -> Tensor:
         """Σ φ(y) v(y)ᵀ over the keys with each value of each bit, ``(R, G, 2g, D·c)``.
 
