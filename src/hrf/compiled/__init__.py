@@ -18,6 +18,8 @@ from hrf.features.base import can_look
 
 __all__ = ["arrays", "each", "installed", "parts", "serves"]
 
+_SHARES, _LEAST = 4, 1 << 10  # parts a thread, and tokens of a part
+
 
 @cache
 def installed() -> bool:
@@ -35,9 +37,9 @@ def serves(*tensors: Tensor) -> bool:
 
 
 def parts(tokens: Tensor) -> list[tuple[int, slice]]:
-    """Each row of ``(R, L, ·)``, in parts if threads would have nothing to do else."""
+    """Each row of ``(R, L, ·)``, cut into parts if there are few rows: no thread is to wait long for another."""
     n_rows, length = tokens.shape[:2]
-    size = max(1, -(-length // -(-torch.get_num_threads() // n_rows)))
+    size = max(_LEAST, -(-length * n_rows // (_SHARES * torch.get_num_threads())))
     return [(row, slice(start, start + size)) for row in range(n_rows) for start in range(0, length, size)]
 
 
