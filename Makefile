@@ -69,5 +69,5 @@ example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 d
 readme: $(VENV)/.installed   ## write the tables of README.md from benchmarks/results
 	$(BIN)/python -m benchmarks.tables
 
-clean:           ## remove the environment, results and the site
-	rm -rf $(VENV) results site
+clean:           ## remove the environment, compiled loops, results and the site
+	rm -rf $(VENV) src/hrf/compiled/__pycache__ results site

@@ -91,6 +91,7 @@ def stream(
         if loops and (found := loops.sums(rows, *some)):
             yield found
             continue
+        loops = None  # other rows will be like these
         queries, keys, seen = (t.split(tokens, 1) for t in some[:3])
         masks = repeat(None) if some[3] is None else some[3].split(tokens, 1)
         write = partial(engine.write, rows)
