@@ -16,7 +16,8 @@ from hrf.attention import angular, clusters
 
 pytest.importorskip("numba")
 
-from hrf.compiled.codes import COS_SIN, EXP, EXP_BOTH, prepare, read, write
+from hrf.compiled.codes import read, write
+from hrf.compiled.features import COS_SIN, EXP, EXP_BOTH, prepare
 from hrf.compiled.functions import cos_sin, exp, exp2, exp_both
 from hrf.compiled.jit import jit
 from hrf.compiled.pairs import met

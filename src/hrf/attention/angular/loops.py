@@ -35,17 +35,14 @@ class Loops:
     def __init__(
         self, bases: list[Any], omega: Tensor, n: int, length: int, root: float, *, ones: bool
     ) -> None:
-        from hrf.compiled import codes
+        from hrf.compiled.features import COS_SIN, EXP, EXP_BOTH
         from hrf.compiled.products import WIDE
 
         self.n, self.ones = n, ones
         self.codes = Codes.of(n, length / _FEW, omega)
         self.omega = pad(omega, (0, 0, 0, -omega.shape[-2] % WIDE)).mT.contiguous()
         self.width = sum(base.feature_dim for base in bases)
-        kinds = [
-            codes.COS_SIN if b.query_matrix.has_imag else codes.EXP_BOTH if b.antithetic else codes.EXP
-            for b in bases
-        ]
+        kinds = [COS_SIN if b.query_matrix.has_imag else EXP_BOTH if b.antithetic else EXP for b in bases]
         starts = [0, 0 if bases[0].projection is bases[1].projection else bases[0].n_projections]
         self.bases = torch.tensor([*zip(kinds, starts, (b.n_projections for b in bases), strict=True)])
         # Logarithms of weights are linear in the square: two values tell all.
@@ -94,7 +91,7 @@ class Loops:
 
     def _prepare(self, rows: slice, *sides: Tensor) -> list[list[Tensor]] | None:
         """Products, weights and codes of queries and of keys, if all features are far from overflow and underflow."""
-        from hrf.compiled.codes import prepare
+        from hrf.compiled.features import prepare
 
         every = compiled.arrays(self.codes.bits, self.bases, self.logs)
         omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
