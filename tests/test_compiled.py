@@ -16,6 +16,8 @@ from hrf.attention import angular, clusters
 
 pytest.importorskip("numba")
 
+from numba.core.errors import TypingError
+
 from hrf.compiled.codes import read, write
 from hrf.compiled.features import COS_SIN, EXP, EXP_BOTH, prepare
 from hrf.compiled.functions import cos_sin, exp, exp2, exp_both
@@ -56,6 +58,17 @@ class TestEach:
 
         with pytest.raises(ValueError, match="received 7"):
             compiled.each(fail, ((i,) for i in range(20)))
+
+    def test_no_more_is_done_after_an_error(self, threads):
+        done = []
+
+        def fail(i):
+            done.append(i)
+            raise ValueError
+
+        with pytest.raises(ValueError):  # noqa: PT011
+            compiled.each(fail, ((i,) for i in range(100)))
+        assert len(done) <= 2  # one a thread
 
     def test_nothing_to_do(self, threads):
         compiled.each(pytest.fail, [])
@@ -158,6 +171,13 @@ def test_product(kind, transposed, m, k, n):
     expected, size = out + a @ b, abs(out) + abs(a) @ abs(b)
     (add_product_transposed if transposed else add_product)(out, left, right)
     assert (abs(out - expected) <= (k + 1) * np.finfo(kind).eps * size).all()
+
+
+def test_products_of_mixed_arrays_are_refused():
+    one, other = np.zeros((8, 8)), np.zeros((8, 8), np.float32)
+    for arrays in ((one, other, one), (one, one, other), (one, one.T, one)):
+        with pytest.raises(TypingError, match="contiguous arrays of one type"):
+            add_product(*arrays)
 
 
 @pytest.mark.parametrize(("n", "multiple"), [(0, 0), (1, 8), (8, 8), (65, 72)])

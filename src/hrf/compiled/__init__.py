@@ -54,11 +54,14 @@ def each(function: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> N
     As many run at a time as PyTorch has threads, in these threads where possible: they wait for work in a loop for
     some milliseconds after every operation, and others would have to share the processor with them.
     """
-    pending, errors = iter(list(tasks)), []
+    pending = iter(list(tasks))
+    errors: list[BaseException] = []
 
     def work(_: object = None) -> None:
         try:
             for task in pending:
+                if errors:
+                    break
                 function(*task)
         except BaseException as error:  # it would be lost in a foreign thread
             errors.append(error)
@@ -81,7 +84,7 @@ _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 @cache
 def _team() -> Callable[..., None] | None:
     """What calls a function in every thread of OpenMP, if PyTorch uses it."""
-    if "OpenMP" not in torch.__config__.parallel_info():
+    if "backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     try:
         team: Any = ctypes.CDLL(None).GOMP_parallel

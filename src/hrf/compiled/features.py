@@ -86,7 +86,7 @@ def fill(products: Array, weights: Array, some: Integers, bases: Integers, flat:
         if kind == COS_SIN:
             for k in range(size):
                 first[k], second[k] = cos_sin(first[k])
-        else:
+        else:  # for EXP alone, half of it is to no purpose
             for k in range(size):
                 first[k], second[k] = exp_both(first[k])
         for i in range(len(some)):

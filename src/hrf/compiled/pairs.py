@@ -43,8 +43,8 @@ def met(
         filled: which places hold one: the first, ``(N, size)``.
         first: where the list of each block begins, ``(N,)``.
         lengths: how many keys from there the queries of a block meet, ``(N, 1)``, or each of them, ``(N, size)``.
-        sums: ``(N, size, c)``; as it is without keys.
-        scales: ``(N, size, 1)``; likewise. Places left over, which repeat the first query, get its scale.
+        sums: ``(N, size, c)``; not written where a query meets no key.
+        scales: ``(N, size, 1)``, likewise. Places left over, which repeat the first query, get its scale.
         tokens: all lists of keys.
         x: queries, ``(·, d)``.
         y: keys, ``(·, d)``.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -32,6 +33,8 @@ def _tile(columns: int, *, transposed: bool) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def add_tile(context: Any, out: Any, left: Any, right: Any, row: Any, column: Any) -> Any:
         """Those at a row and a column."""
+        if not (out.dtype == left.dtype == right.dtype and out.layout == left.layout == right.layout == "C"):
+            raise TypingError(f"products of contiguous arrays of one type, not of {out}, {left} and {right}")
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             *arrays, row, column = arguments

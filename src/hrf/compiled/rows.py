@@ -21,7 +21,7 @@ def clear(row: Row) -> None:
 
 @jit
 def copy(row: Row, to: Row) -> None:
-    """Copy the beginning of a row, or all of it."""
+    """Copy as much of a row as both have room for."""
     for j in range(min(len(row), len(to))):
         to[j] = row[j]
 

@@ -45,7 +45,7 @@ class Loops:
         kinds = [COS_SIN if b.query_matrix.has_imag else EXP_BOTH if b.antithetic else EXP for b in bases]
         starts = [0, 0 if bases[0].projection is bases[1].projection else bases[0].n_projections]
         self.bases = torch.tensor([*zip(kinds, starts, (b.n_projections for b in bases), strict=True)])
-        # Logarithms of weights are linear in the square: two values tell all.
+        # Logarithms of weights are linear in the square, and the same for queries and keys: two values tell all.
         nothing, squares = omega.new_zeros(2, 1), omega.new_tensor([[0.0], [1.0]])
         found = torch.stack(
             [b._prepare(nothing, "query", Shared(nothing, squares))[2].flatten() for b in bases]
@@ -87,7 +87,9 @@ class Loops:
             ),
         )
         scale = out.new_full((1, 1, 1), -math.log(self.n)).expand(*x.shape[:2], 1)
-        return Features(out[..., : columns + self.ones], scale)
+        return Features(
+            out[..., : columns + self.ones], scale
+        )  # sums over ones stand after those over values
 
     def _prepare(self, rows: slice, *sides: Tensor) -> list[list[Tensor]] | None:
         """Products, weights and codes of queries and of keys, if all features are far from overflow and underflow."""
