@@ -51,8 +51,7 @@ def write(
     left, right, flat = _room(states, bases)
     for group in range(len(bits)):
         order, ends = _by_code(codes[:, group], bits[group])
-        branches = np.zeros((bits[group] + 1, states.shape[-1]), states.dtype)
-        leaf, mass = _split(branches[-1], left)
+        branches, leaf, mass = _tree(bits[group], states, left)
         before, start = np.int64(-1), np.int64(0)
         for code in range(len(ends)):
             if ends[code] > start and before >= 0:
@@ -98,8 +97,7 @@ def read(
     left, sums, flat = _room(states, bases)
     for group in range(len(bits)):
         order, ends = _by_code(codes[:, group], bits[group])
-        branches = np.zeros((bits[group] + 1, states.shape[-1]), states.dtype)
-        leaf, mass = _split(branches[-1], left)
+        branches, leaf, mass = _tree(bits[group], states, left)
         before, start = np.int64(-1), np.int64(0)
         for code in range(len(ends)):
             if ends[code] > start:
@@ -138,10 +136,11 @@ def _room(states: Array, bases: Integers) -> tuple[Array, Array, Array]:
 
 
 @jit
-def _split(state: Array, left: Array) -> tuple[Array, Array]:
-    """The sums of φ(y) v(y)ᵀ and of φ(y)."""
-    size = len(state) - left.shape[1]
-    return state[:size].reshape(left.shape[1], -1), state[size:]
+def _tree(n_bits: int, states: Array, left: Array) -> tuple[Array, Array, Array]:
+    """Zeros for the branches from the root to a leaf; of the leaf, the sums of φ(y) v(y)ᵀ and of φ(y)."""
+    branches = np.zeros((n_bits + 1, states.shape[-1]), states.dtype)
+    size = states.shape[-1] - left.shape[1]
+    return branches, branches[-1, :size].reshape(left.shape[1], -1), branches[-1, size:]
 
 
 @jit

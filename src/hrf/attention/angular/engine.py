@@ -124,11 +124,9 @@ class Engine:
     def _tokens(self, u: Tensor, side: Side, rows: slice, keep: Tensor | None) -> _Tokens:
         omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
         products, square = u @ omega.mT, self.root**2 * half_square(u)
+        codes = self.products.codes.of_signs(products[..., -self.n :])
         # Contiguous: exponentials of part of the columns are far slower.
-        projected, codes = (
-            products[..., : -self.n].contiguous(),
-            self.products.codes.of_signs(products[..., -self.n :]),
-        )
+        projected = products[..., : -self.n].contiguous()
         if keep is not None:
             keep = keep.unsqueeze(-1)
             projected, square = (t.masked_fill(~keep, 0) for t in (projected, square))
