@@ -1,4 +1,7 @@
-"""Compiled loops are kept on disk by the text of all of them: Numba looks at that of each file alone."""
+"""Set the environment before torch and Numba are imported.
+
+Numba keys its cache on the text of one file alone; here the cache folder depends on the text of all loops.
+"""
 
 from __future__ import annotations
 
@@ -13,3 +16,7 @@ TEXT = b"".join(path.read_bytes() for path in (*SOURCES, Path(__file__).with_nam
 FOLDER = Path(tempfile.gettempdir()) / f"hrf-{getpass.getuser()}-{hashlib.sha256(TEXT).hexdigest()[:16]}"
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(FOLDER))
+
+# Some virtual machines announce AMX without granting it, and oneDNN then dies of an illegal instruction in bfloat16
+# products. It reads this variable when torch is imported, so it has to be set before.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
