@@ -70,4 +70,4 @@ readme: $(VENV)/.installed   ## write the tables of README.md from benchmarks/re
 	$(BIN)/python -m benchmarks.tables
 
 clean:           ## remove the environment, compiled loops, results and the site
-	rm -rf $(VENV) src/hrf/compiled/__pycache__ results site
+	rm -rf $(VENV) src/hrf/_attention/loops/__pycache__ results site

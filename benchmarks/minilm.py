@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hrf import datasets
+from hrf_paper import datasets
 
 __all__ = [
     "CHARACTERS",

@@ -40,7 +40,7 @@ class CentredPositive(FeatureMap):
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections + 1
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
+    def scaled(self, x: Tensor, side: Side) -> Features:
         logs = x @ self.projection.omega.to(x.dtype).mT - half_square(x)  # log a: (..., L, m)
         scale = logs.detach().amax(-1, keepdim=True).clamp(min=0)
         one = (-scale).exp()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import hrf
-from hrf.datasets import Batch, Corpus, MissingData, batches, penn_treebank
+from hrf_paper.datasets import Batch, Corpus, MissingData, batches, penn_treebank
 
 WIDTH, HEADS, LAYERS, DROPOUT = 64, 4, 2, 0.1
 BATCH_SIZE, LENGTH = 20, 35

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import hrf
 from hrf import cli, files, report
-from hrf.experiments import angles
+from hrf_paper.experiments import angles
 
 SMALL = ["angles", "--radius", "0.8", "--dim", "3", "--features", "68", "--draws", "4", "--seed", "5"]
 
@@ -105,7 +105,7 @@ def test_without_the_extra_main_says_how_to_get_it(missing, monkeypatch, capsys)
 
 
 def test_other_missing_modules_are_not_hidden(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hrf.experiments.words", None)
+    monkeypatch.setitem(sys.modules, "hrf_paper.experiments.words", None)
     monkeypatch.delitem(sys.modules, "hrf.report")
     monkeypatch.delattr(hrf, "report")
     with pytest.raises(ModuleNotFoundError, match="words"):

@@ -11,19 +11,20 @@ import torch
 
 import hrf
 from attention.engines import inputs, reference
-from hrf import compiled
-from hrf.attention import angular, clusters
+from hrf._attention import angular
+from hrf._attention import clustered as clusters
+from hrf._attention import loops as compiled
 
 pytest.importorskip("numba")
 
 from numba.core.errors import TypingError
 
-from hrf.compiled.codes import read, write
-from hrf.compiled.features import COS_SIN, EXP, EXP_BOTH, prepare
-from hrf.compiled.functions import cos_sin, exp, exp2, exp_both
-from hrf.compiled.jit import jit
-from hrf.compiled.pairs import met
-from hrf.compiled.products import COLUMNS, ROWS, add_product, add_product_transposed, padded
+from hrf._attention.loops.codes import read, write
+from hrf._attention.loops.features import COS_SIN, EXP, EXP_BOTH, prepare
+from hrf._attention.loops.functions import cos_sin, exp, exp2, exp_both
+from hrf._attention.loops.jit import jit
+from hrf._attention.loops.pairs import met
+from hrf._attention.loops.products import COLUMNS, ROWS, add_product, add_product_transposed, padded
 
 KINDS = [np.float32, np.float64]
 GROUPS = [[3], [2, 2, 1], [1], [5, 4]]  # of bits

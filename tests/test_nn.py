@@ -216,7 +216,7 @@ def test_maps_by_name(feature_map):
         for seed in (1, 1, 2)
     ]
     assert draws[0].feature_map.heads == HEADS
-    omegas = [next(layer.feature_map._projections()).omega for layer in draws]
+    omegas = [next(layer.feature_map.all_projections()).omega for layer in draws]
     assert torch.equal(omegas[0], omegas[1])
     assert not torch.equal(omegas[0], omegas[2])
 

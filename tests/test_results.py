@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hrf.experiments.registry import EXPERIMENTS
+from hrf_paper.experiments.registry import EXPERIMENTS
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples import sampled_softmax
-from hrf.datasets import Corpus, Vocabulary, text
+from hrf_paper.datasets import Corpus, Vocabulary, text
 
 WORDS = 60
 

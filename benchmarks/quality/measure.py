@@ -96,7 +96,7 @@ def measure(candidate: Candidate, setting: Setting, layer: int) -> Outcome:
     for draw in range(max(1, candidate.draws)):
         if draw:
             phi.redraw_(setting.generator)
-        error, share = output_errors(phi._pairwise(queries, keys), values, exact)
+        error, share = output_errors(phi.scaled_estimate(queries, keys), values, exact)
         errors.append(error)
         floored.append(share)
     share_exact = phi.exact_share(queries, keys) if isinstance(phi, hrf.ClusteredHybrid) else 0.0

@@ -1,8 +1,8 @@
 """Softmax and Gaussian kernels in linear time, by hybrid random features."""
 
-from hrf import datasets, fitting, kernels, nn, projections, sampling, theory
+from hrf import fitting, kernels, nn, projections, sampling, theory
+from hrf._attention import AttentionState, Denominator, attention
 from hrf.advice import advise
-from hrf.attention import AttentionState, Denominator, attention
 from hrf.features import coefficients
 from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap, Features
@@ -38,7 +38,6 @@ __all__ = [
     "advise",
     "attention",
     "coefficients",
-    "datasets",
     "fitting",
     "kernels",
     "load",

@@ -11,11 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hrf import pages
 from hrf.advice import Advice, Candidate
 from hrf.advice.figure import figure
 from hrf.advice.result import HEADER, cells, uniform_cells
-from hrf.report import png, write
+from hrf.report import pages, png, write
 
 __all__ = ["page", "publish", "table", "to_json"]
 

@@ -80,10 +80,10 @@ def application() -> "typer.Typer":
     import hrf
     from hrf import advice_report, files, report
     from hrf.advice import advise as find_advice
-    from hrf.experiments import angles as angles_experiment
-    from hrf.experiments import registry
-    from hrf.reproduction import reproduce as run_experiments
-    from hrf.reproduction.terminal import listing
+    from hrf_paper.experiments import angles as angles_experiment
+    from hrf_paper.experiments import angles_report, registry
+    from hrf_paper.runner import reproduce as run_experiments
+    from hrf_paper.terminal import listing
 
     defaults = angles_experiment.Settings()
     app = typer.Typer(
@@ -136,7 +136,7 @@ def application() -> "typer.Typer":
         with report.progress() as advance:
             result = angles_experiment.run(settings, advance)
         with one_sentence():
-            report.publish(result, folder)
+            angles_report.publish(result, folder)
 
     @app.command(help=_ADVISE)
     def advise(

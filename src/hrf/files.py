@@ -18,8 +18,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
-from hrf import datasets
-
 __all__ = ["read_array", "wine"]
 
 _WINE_NORM = 1.0
@@ -60,7 +58,13 @@ def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
     Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one
     number so that the mean of ‖x‖² is 1.
     """
-    x = datasets.wine()
+    try:
+        from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ImportError(
+            "the built-in data need scikit-learn (pip install 'hybrid-random-features[learn]')"
+        ) from error
+    x = torch.from_numpy(load_wine().data).double()
     x = (x - x.mean(0)) / x.std(0, correction=0)
     x = x * (_WINE_NORM / x.square().sum(-1).mean().sqrt())
     x = x[torch.randperm(len(x), generator=Generator().manual_seed(seed))]

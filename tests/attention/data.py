@@ -7,7 +7,7 @@ from torch import Tensor
 
 import hrf
 from features.registry import DIM
-from hrf.attention import reference
+from hrf._attention import reference
 
 WIDTH = 3  # of values
 

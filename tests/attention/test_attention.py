@@ -9,7 +9,10 @@ from torch import nn
 import hrf
 from attention.data import assert_equals_reference, assert_same, inputs, padding
 from features.registry import DIM, MAPS, PARTLY_EXACT, build
-from hrf.attention import blocks, causal, clusters, reference, small, structured
+from hrf._attention import clustered as clusters
+from hrf._attention import reference, structured
+from hrf._attention.dense import blocks, causal
+from hrf._attention.dense import unscaled_positive as small
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
@@ -173,8 +176,8 @@ class Learned(hrf.FeatureMap):
         self.weight = nn.Parameter(torch.eye(DIM, dtype=torch.float64) * 0.8)
         self.dim, self.heads, self.feature_dim = DIM, None, self.inner.feature_dim
 
-    def _scaled(self, x, side):
-        return self.inner._scaled(x @ self.weight, side)
+    def scaled(self, x, side):
+        return self.inner.scaled(x @ self.weight, side)
 
 
 @both_ways

@@ -8,7 +8,8 @@ import torch
 from attention import data
 from attention.engines import check_equal, inputs, reference
 from features.registry import PARTLY_EXACT, build
-from hrf.attention import causal, clusters
+from hrf._attention import clustered as clusters
+from hrf._attention.dense import causal
 from hrf.features.clustered import BASES, ClusteredHybrid
 
 DIM = 4
@@ -136,7 +137,7 @@ def test_keys_of_which_nothing_is_estimated_have_no_scale(name):
     _, y, _ = inputs(2, length=1, keys=40, dim=DIM)
     exact = phi.assign(y, "key") == 0
     assert 0 < exact.sum() < exact.numel()
-    assert torch.equal(phi._estimated(y, "key").log_scale.isneginf().squeeze(-1), exact)
+    assert torch.equal(phi.estimated_features(y, "key").log_scale.isneginf().squeeze(-1), exact)
 
 
 @pytest.mark.parametrize("norm", [0.0, 1.0, 10.0, 100.0])

@@ -10,8 +10,8 @@ import torch
 import hrf
 from attention.data import inputs
 from features.registry import DIM, MAPS, build
-from hrf.attention.denominator import FLOOR, key_moments, log_bound
-from hrf.attention.inputs import check
+from hrf._attention.denominator import FLOOR, key_moments, log_bound
+from hrf._attention.inputs import check
 
 NONNEGATIVE = {
     "positive",

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import hrf
 from attention.data import inputs, padding
 from features.registry import DIM
-from hrf.attention import reference
+from hrf._attention import reference
 
 
 class Exact(hrf.FeatureMap):
@@ -21,7 +21,7 @@ class Exact(hrf.FeatureMap):
         super().__init__()
         self.dim, self.heads, self.feature_dim = DIM, None, 0
 
-    def _pairwise(self, x, y):
+    def scaled_estimate(self, x, y):
         logs = hrf.kernels.log_softmax_kernel(x, y)
         return hrf.Features(torch.ones_like(logs), logs)
 

@@ -8,7 +8,7 @@ import torch
 import hrf
 from attention.data import assert_same, inputs, padding
 from features.registry import MAPS, PARTLY_EXACT, build
-from hrf.attention import causal
+from hrf._attention.dense import causal
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 

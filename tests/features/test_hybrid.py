@@ -60,7 +60,7 @@ class Constant(coefficients.Coefficient):
         super().__init__()
         self.constant = constant
 
-    def _scaled(self, x, side):
+    def scaled(self, x, side):
         zeros = x.new_zeros(*x.shape[:-1], 1)
         return hrf.Features(zeros, zeros)
 

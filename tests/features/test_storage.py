@@ -91,7 +91,7 @@ def test_projections_are_shared_across_parts_of_parts(tmp_path):
     phi.save(tmp_path / "map.safetensors")
     copy = hrf.load(tmp_path / "map.safetensors")
     assert copy.bases[1].projection is copy.bases[0].bases[0].projection is copy.bases[0].bases[1].projection
-    assert len(list(copy._projections())) == len(list(phi._projections())) == 3
+    assert len(list(copy.all_projections())) == len(list(phi.all_projections())) == 3
 
 
 @pytest.mark.parametrize("shared", [[["bases.0", "bases.1"]], [["bases.9.projection", "x"]], [3], [[]]])

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 import hrf
-from hrf.attention import reference
+from hrf._attention import reference
 from hrf.integrations.transformers import FITTED, attention, convert, load_maps, register, save_maps
 
 VOCABULARY, WIDTH, HEADS, LAYERS, BATCH, LENGTH = 40, 16, 4, 2, 2, 11

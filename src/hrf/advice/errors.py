@@ -62,12 +62,12 @@ class Problem:
 
         The interval is a jackknife over the draws with a t-quantile. Without randomness it has no width.
         """
-        draws = [self._sample(feature_map._pairwise(self.queries, self.keys))]
-        random = any(True for _ in feature_map._projections())
+        draws = [self._sample(feature_map.scaled_estimate(self.queries, self.keys))]
+        random = any(True for _ in feature_map.all_projections())
         other = copy.deepcopy(feature_map) if random else feature_map
         for _ in range(n_redraws - 1 if random else 0):
             other.redraw_(generator)
-            draws.append(self._sample(other._pairwise(self.queries, self.keys)))
+            draws.append(self._sample(other.scaled_estimate(self.queries, self.keys)))
         return _jackknife(torch.stack(draws), self._statistic)
 
     def uniform(self) -> float:
@@ -136,7 +136,7 @@ def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> f
     if isinstance(feature_map, ClusteredHybrid) and feature_map.recenter:
         return None
     independent = copy.deepcopy(feature_map)
-    for omega in independent._projections():
+    for omega in independent.all_projections():
         omega.kind = "iid"
     for twin in (feature_map, independent):
         try:

@@ -76,8 +76,8 @@ class AsymmetricExponential(DenseExponential):
         assert turned is not None
         return turned
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
-        return super()._scaled(self._turned(x, side), side)
+    def scaled(self, x: Tensor, side: Side) -> Features:
+        return super().scaled(self._turned(x, side), side)
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return super()._log_mse(self._turned(x, "query"), self._turned(y, "key"))

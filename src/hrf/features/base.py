@@ -69,7 +69,7 @@ class Features(NamedTuple):
 class Linearised(nn.Module):
     """Something of the form f(x, y) ≈ queries(x) · keys(y), with randomness in `Projections`.
 
-    Subclasses set ``dim``, ``heads`` and ``feature_dim``, and define `_scaled` and `config`.
+    Subclasses set ``dim``, ``heads`` and ``feature_dim``, and define `scaled` and `config`.
     """
 
     dim: int
@@ -92,30 +92,30 @@ class Linearised(nn.Module):
     @full_precision
     def scaled_queries(self, x: Tensor) -> Features:
         """Features of queries as values and a log scale a row: finite at any norm."""
-        return self._scaled(self._checked(x, "x"), "query")
+        return self.scaled(self._checked(x, "x"), "query")
 
     @full_precision
     def scaled_keys(self, y: Tensor) -> Features:
         """Features of keys as values and a log scale a row: finite at any norm."""
-        return self._scaled(self._checked(y, "y"), "key")
+        return self.scaled(self._checked(y, "y"), "key")
 
     @full_precision
     def estimate(self, x: Tensor, y: Tensor) -> Tensor:
         """The estimate for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
-        return self._pairwise(*self._checked_pair(x, y)).unscaled()
+        return self.scaled_estimate(*self._checked_pair(x, y)).unscaled()
 
-    def _projections(self) -> Iterator[Projections]:
+    def all_projections(self) -> Iterator[Projections]:
         """All drawn ω inside, each once however many parts share it."""
         return (module for module in self.modules() if isinstance(module, Projections))
 
     @property
     def unbiased(self) -> bool:
         """Whether the mean over draws is exactly the estimated function."""
-        return all(omega.gaussian for omega in self._projections())
+        return all(omega.gaussian for omega in self.all_projections())
 
     def redraw_(self, generator: Generator | None = None) -> Self:
         """Draw every ω anew, in place. Nothing else ever does: a forward pass is deterministic."""
-        for omega in self._projections():
+        for omega in self.all_projections():
             omega.redraw_(generator)
         return self
 
@@ -137,20 +137,20 @@ class Linearised(nn.Module):
     def _flops(self) -> Flops:
         raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
+    def scaled(self, x: Tensor, side: Side) -> Features:
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
-    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
-        """As `_scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
-        return self._scaled(x, side)
+    def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        """As `scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
+        return self.scaled(x, side)
 
     @property
-    def _by_hand(self) -> bool:
-        """Whether `_pullback` is defined: for maps where it is much faster than autograd."""
+    def has_pullback(self) -> bool:
+        """Whether `pullback` is defined: for maps where it is much faster than autograd."""
         return False
 
-    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
-        """The gradient of x from those of what `_scaled_into` returned; it may write to ``grad``."""
+    def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        """The gradient of x from those of what `scaled_into` returned; it may write to ``grad``."""
         raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")
 
     def _prepare(self, x: Tensor, side: Side) -> Rows:
@@ -170,17 +170,17 @@ class Linearised(nn.Module):
         """
         (x,) = rows
         assert x is not None
-        values, log_scale = self._scaled(x, side)
+        values, log_scale = self.scaled(x, side)
         check_range(log_scale)
         return torch.mul(values, log_scale.exp(), out=out)
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
-        q, k = self._scaled(x, "query"), self._scaled(y, "key")
+    def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
+        q, k = self.scaled(x, "query"), self.scaled(y, "key")
         return Features(q.values @ k.values.mT, q.log_scale + k.log_scale.mT)
 
     # Shared machinery.
 
-    def _watched(self, x: Tensor) -> bool:
+    def needs_graph(self, x: Tensor) -> bool:
         """Whether autograd or the compiler has to see every operation, so that none may write to ``out``."""
         if is_traced():
             return True
@@ -189,8 +189,8 @@ class Linearised(nn.Module):
         )
 
     def _stream(self, x: Tensor, side: Side) -> Tensor:
-        """The features, written block by block into the result unless `_watched`."""
-        if self._watched(x):
+        """The features, written block by block into the result unless `needs_graph`."""
+        if self.needs_graph(x):
             return self._whole(self._prepare(x, side), side)
         # Heads stay together and all else becomes one axis; without heads it is one long sequence.
         heads, length = (1, x.shape[:-1].numel()) if self.heads is None else (self.heads, x.shape[-2])
@@ -229,12 +229,12 @@ class Linearised(nn.Module):
             raise ValueError(f"{name} has last dimension {x.shape[-1]}, the map was built for dim={self.dim}")
         if heads and x.shape[-3] not in (1, self.heads):
             raise ValueError(f"{name} has {x.shape[-3]} heads, the map has {self.heads}; {expected}")
-        self._check_values(x, name)
+        self.check_values(x, name)
         if self.heads is not None:
             x = x.expand(*x.shape[:-3], self.heads, -1, -1)  # one input for all heads is a view
-        return x.to(torch.promote_types(torch.promote_types(x.dtype, self._dtype()), torch.float32))
+        return x.to(torch.promote_types(torch.promote_types(x.dtype, self.dtype), torch.float32))
 
-    def _check_values(self, x: Tensor, name: str) -> None:
+    def check_values(self, x: Tensor, name: str) -> None:
         """Refuse NaN and infinity; maps that add up the squares of x anyway look at those instead."""
         check_finite(x, x, name)
 
@@ -248,9 +248,10 @@ class Linearised(nn.Module):
         dtype = torch.promote_types(x.dtype, y.dtype)
         return x.to(dtype), y.to(dtype)
 
-    def _dtype(self) -> torch.dtype:
+    @property
+    def dtype(self) -> torch.dtype:
         """The precision of ω, or of whatever a map without randomness is made of."""
-        buffers = [omega.omega for omega in self._projections()] or list(self.buffers())
+        buffers = [omega.omega for omega in self.all_projections()] or list(self.buffers())
         return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
 
 

@@ -206,7 +206,7 @@ class ClusteredHybrid(FeatureMap):
         if self.settings is None:
             raise ValueError("this map was not made by fit, so there are no settings to fit again with")
         fitted = type(self).fit(queries, keys, **self.settings)
-        for mine, new in zip(self._projections(), fitted._projections(), strict=True):
+        for mine, new in zip(self.all_projections(), fitted.all_projections(), strict=True):
             new.omega.copy_(mine.omega)
         self.load_state_dict(fitted.state_dict())
         return self
@@ -234,21 +234,23 @@ class ClusteredHybrid(FeatureMap):
         assert other is not None
         estimates = []
         for _ in range(n_draws):
-            for omega in other._projections():  # one draw for all heads, so that none depends on the others
+            for (
+                omega
+            ) in other.all_projections():  # one draw for all heads, so that none depends on the others
                 omega.omega.copy_(draw(omega.kind, *omega.omega.shape[-2:], generator=generator))
-            estimates.append(other._pairwise(u, v).unscaled() - 1)
+            estimates.append(other.scaled_estimate(u, v).unscaled() - 1)
         draws = torch.stack(estimates)
         best = (weight * excess * draws).sum((0, -2, -1)) / (weight * draws.square()).sum((0, -2, -1))
         return best.nan_to_num(0.0).clamp(0, 1)  # no residuals at all: any s will do
 
     @property
-    def _per_pair(self) -> bool:
+    def per_pair(self) -> bool:
         return self.base in ("paper", "moments")
 
     def _check_parts(self) -> None:
         """Refuse a map or a shrinkage that does not go with the base."""
         heads = self.heads
-        if self._per_pair:
+        if self.per_pair:
             heads = (self.heads or 1) * self.n_q * self.n_k
         if (self.feature_map is None) != (self.base == "separable"):
             raise ValueError(f"base {self.base!r} got feature_map={self.feature_map!r}")
@@ -303,11 +305,11 @@ class ClusteredHybrid(FeatureMap):
         query_centers = self.query_centers.to(x.dtype).expand(*i.shape[:-1], -1, -1)
         return _Geometry(i, j, gather_rows(query_centers, i), gather_rows(key_centers, j))
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
+    def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
         g = self._geometry(x, y)
         result = self._base_pairwise(x, y, g)
         if self.default is not None and self.served is not None:
-            other = self.default._pairwise(x, y)
+            other = self.default.scaled_estimate(x, y)
             result = Features(*map(torch.where, [look_up(self.served, g.i, g.j)] * 2, result, other))
         if self.exact is not None:
             known = Features(torch.ones_like(result.values), kernels.log_softmax_kernel(x, y))
@@ -315,14 +317,14 @@ class ClusteredHybrid(FeatureMap):
         return result
 
     def _base_pairwise(self, x: Tensor, y: Tensor, g: _Geometry) -> Features:
-        if self._per_pair:
+        if self.per_pair:
             assert self.feature_map is not None
-            return Features(*self._by_pairs(self.feature_map._pairwise, x, y, g))
+            return Features(*self._by_pairs(self.feature_map.scaled_estimate, x, y, g))
         log_weight = self._log_weight(x, y, g)
         one = Features(torch.ones_like(log_weight), torch.zeros_like(log_weight))
         if self.feature_map is None:
             return Features(one.values, log_weight)
-        estimate = self.feature_map._pairwise(x - g.query_center, y - g.key_center)
+        estimate = self.feature_map.scaled_estimate(x - g.query_center, y - g.key_center)
         if self.shrinkage is None:
             return Features(estimate.values, estimate.log_scale + log_weight)
         (rest, shrunk), scale = common_scale([one, estimate])
@@ -342,34 +344,34 @@ class ClusteredHybrid(FeatureMap):
         assert self.shrinkage is not None
         return self.shrinkage.to(x.dtype)[..., None, None]
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
+    def scaled(self, x: Tensor, side: Side) -> Features:
         if self.exact is not None:
             raise ValueError("exact pairs of clusters have no features; use estimate")
         if self.recenter:
             raise ValueError("the centres move with the keys; use estimate, or fix them with at(keys)")
-        return self._estimated(x, side)
+        return self.estimated_features(x, side)
 
-    def _estimated(self, x: Tensor, side: Side) -> Features:
+    def estimated_features(self, x: Tensor, side: Side) -> Features:
         """Features of the pairs of clusters that are not exact, about centres that stay where they are.
 
         The scale of a key without such pairs is −∞.
         """
         own = self.assign(x, side)
-        parts = [self._pair_features(x, side, own)] if self._per_pair else []
-        parts += [part.spread(side) for part in self._active_parts(x, side, own)]
+        parts = [self._pair_features(x, side, own)] if self.per_pair else []
+        parts += [part.spread(side) for part in self.active_parts(x, side, own)]
         blocks, scale = common_scale(parts)
         return Features(torch.cat(blocks, -1), scale)
 
-    def _active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
+    def active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
         """What a base of residuals and the default map have for vectors of the clusters ``own``."""
-        parts = [] if self._per_pair else [self._residual_part(x, side, own)]
+        parts = [] if self.per_pair else [self._residual_part(x, side, own)]
         if self.default is not None:
             parts.append(self._default_part(self.default, x, side, own))
         return parts
 
     def _default_part(self, default: FeatureMap, x: Tensor, side: Side, own: Tensor) -> Active:
         """All keys are in one cluster here, and their weights say which queries they meet."""
-        values, log_scale = default._scaled(x, side)
+        values, log_scale = default.scaled(x, side)
         if side == "query":
             return Active(own, self.n_q, torch.ones_like(log_scale), values, log_scale)
         assert self.served is not None
@@ -395,7 +397,7 @@ class ClusteredHybrid(FeatureMap):
     def _pair_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
         assert self.feature_map is not None
         every = x.unsqueeze(-3).expand(*own.shape[:-1], self.n_q * self.n_k, -1, -1)
-        features = self.feature_map._scaled(every.flatten(-4, -3) if self.heads is not None else every, side)
+        features = self.feature_map.scaled(every.flatten(-4, -3) if self.heads is not None else every, side)
         values, log_scale = (  # (..., L, n_q, n_k, D)
             t.reshape(*own.shape[:-1], self.n_q, self.n_k, *t.shape[-2:]).movedim(-2, -4) for t in features
         )
@@ -420,13 +422,13 @@ class ClusteredHybrid(FeatureMap):
         weights = (logs - finite(scale)).exp()
         if self.feature_map is None:
             return Active(own, mine.shape[-2], weights, torch.ones_like(scale), scale)
-        features = self._of_residuals(x - gather_rows(mine.expand(*lead, -1, -1), own), side)
+        features = self.residual_features(x - gather_rows(mine.expand(*lead, -1, -1), own), side)
         return Active(own, mine.shape[-2], weights, features.values, scale + features.log_scale)
 
-    def _of_residuals(self, u: Tensor, side: Side) -> Features:
+    def residual_features(self, u: Tensor, side: Side) -> Features:
         """Features of residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
         assert self.feature_map is not None
-        features = self.feature_map._scaled(u, side)
+        features = self.feature_map.scaled(u, side)
         if self.shrinkage is None:
             return features
         s = self._shrinkage(u)
@@ -445,7 +447,7 @@ class ClusteredHybrid(FeatureMap):
 
     def _base_log_mse(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
         inner = self.feature_map
-        if self._per_pair and inner is not None:
+        if self.per_pair and inner is not None:
             (log_mse,) = self._by_pairs(lambda u, v: [inner._log_mse(u, v)], x, y, g)
             return log_mse
         u, v = x - g.query_center, y - g.key_center
@@ -472,7 +474,7 @@ class ClusteredHybrid(FeatureMap):
         inner, default = (
             Flops() if part is None else part._flops() for part in (self.feature_map, self.default)
         )
-        spread = inner.times(blocks) if self._per_pair else inner.plus(flops.projected(blocks, self.dim))
+        spread = inner.times(blocks) if self.per_pair else inner.plus(flops.projected(blocks, self.dim))
         return flops.distances(blocks, self.dim).plus(spread, default)
 
     def config(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Coefficient(Linearised):
         return self._moments(x.double(), y.double())
 
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.constant + self._pairwise(x, y).unscaled()
+        return self.constant + self.scaled_estimate(x, y).unscaled()
 
     def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
         """λ, whatever the projections are."""
@@ -94,7 +94,7 @@ class Angular(Coefficient):
         bits = x @ self.projection.omega.to(x.dtype).mT >= 0
         return bits.to(x.dtype).mul_(2 * scale).sub_(scale)
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
+    def scaled(self, x: Tensor, side: Side) -> Features:
         scale = 1 / math.sqrt(2 * self.n_projections)
         signs = self.signs(x, scale if side == "query" else -scale)
         return Features(signs, torch.zeros_like(x[..., :1]))
@@ -157,14 +157,14 @@ class FromFeatureMap(Coefficient):
         """What the map is applied to."""
         return u
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
-        values, log_scale = self.feature_map._scaled(self._inputs(x, side), side)
+    def scaled(self, x: Tensor, side: Side) -> Features:
+        values, log_scale = self.feature_map.scaled(self._inputs(x, side), side)
         if side == "key" and self.weight < 0:
             values = -values
         return Features(values, log_scale + math.log(abs(self.weight)) / 2)
 
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
-        kernel = self.feature_map._pairwise(self._inputs(x, "query"), self._inputs(y, "key"))
+        kernel = self.feature_map.scaled_estimate(self._inputs(x, "query"), self._inputs(y, "key"))
         return self.constant + self.weight * kernel.unscaled()
 
     def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
@@ -288,7 +288,7 @@ class Indicator(Coefficient):
         self.register_buffer("query_centers", query_centers.detach().clone())
         self.register_buffer("key_centers", key_centers.detach().clone())
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
+    def scaled(self, x: Tensor, side: Side) -> Features:
         centers, index = (
             (self.query_centers, self.pair[0]) if side == "query" else (self.key_centers, self.pair[1])
         )
@@ -296,7 +296,7 @@ class Indicator(Coefficient):
         return Features((nearest == index).to(x.dtype), torch.zeros_like(x[..., :1]))
 
     def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
-        return theory.Scaled.plain(self._pairwise(x, y).values)
+        return theory.Scaled.plain(self.scaled_estimate(x, y).values)
 
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:
         mean = self._mean(x, y)

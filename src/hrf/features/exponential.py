@@ -159,7 +159,7 @@ class Exponential(FeatureMap):
         check_tensor(name, shift, shapes_with_heads(self.heads, (self.dim,)))
         return shift.detach().clone().unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
 
-    def _check_values(self, x: Tensor, name: str) -> None:
+    def check_values(self, x: Tensor, name: str) -> None:
         """`_prepare` does, at less cost."""
 
     @property
@@ -218,17 +218,17 @@ class Exponential(FeatureMap):
             return torch.exp(logs, out=out)
         return torch.mul(logs.exp_(), phases.cos_(), out=out)
 
-    def _scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
+    def scaled(self, x: Tensor, side: Side, shared: Shared | None = None) -> Features:
         rows = self._prepare(x, side, shared)
         log_weight = rows[2]
         assert log_weight is not None
         return self._without_scale(log_weight, *self._exponents(rows))
 
-    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+    def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
         rows = self._prepare(x, side)
         real, _, log_weight, _, _, square = rows
         assert log_weight is not None
-        if real is None or not self._by_hand or not self._is_small(square):
+        if real is None or not self.has_pullback or not self._is_small(square):
             return self._without_scale(log_weight, *self._exponents(rows, out))
         # One exponential serves both signs. It is not taken in ``out``: on part of its columns it is far slower.
         plus = torch.matmul(real, self.projection.omega.to(x.dtype).mT.unsqueeze(0)).exp_()
@@ -253,10 +253,10 @@ class Exponential(FeatureMap):
             torch.div(weight, plus, out=other[0])
 
     @property
-    def _by_hand(self) -> bool:
+    def has_pullback(self) -> bool:
         return self.antithetic and not self.query_matrix.has_imag  # features exp(±ωᵀu), nothing else
 
-    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+    def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
         own, other, matrix = self._parts(side)
         u, _ = matrix(x if own is None else x - own.to(x.dtype))
         assert u is not None

@@ -43,23 +43,23 @@ class GaussianKernel(FeatureMap):
         """Whether no estimate can be negative: as for the map inside."""
         return self.feature_map.nonnegative
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
-        values, log_scale = self.feature_map._scaled(x, side)
+    def scaled(self, x: Tensor, side: Side) -> Features:
+        values, log_scale = self.feature_map.scaled(x, side)
         return Features(values, log_scale - half_square(x))
 
-    def _scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
-        values, log_scale = self.feature_map._scaled_into(x, side, out)
+    def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
+        values, log_scale = self.feature_map.scaled_into(x, side, out)
         return Features(values, log_scale - half_square(x))
 
     @property
-    def _by_hand(self) -> bool:
-        return self.feature_map._by_hand
+    def has_pullback(self) -> bool:
+        return self.feature_map.has_pullback
 
-    def _pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
-        return self.feature_map._pullback(x, side, values, grad) - grad.log_scale * x
+    def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        return self.feature_map.pullback(x, side, values, grad) - grad.log_scale * x
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
-        values, log_scale = self.feature_map._pairwise(x, y)
+    def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
+        values, log_scale = self.feature_map.scaled_estimate(x, y)
         return Features(values, log_scale - half_square(x) - half_square(y).mT)
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:

@@ -74,14 +74,14 @@ class Hybrid(FeatureMap):
         """Whether every base is: the coefficients may be biased, as they are independent of the bases."""
         return all(base.unbiased for base in self._bases())
 
-    def _check_values(self, x: Tensor, name: str) -> None:
-        self._bases()[0]._check_values(x, name)
+    def check_values(self, x: Tensor, name: str) -> None:
+        self._bases()[0].check_values(x, name)
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
-        scaled = [base._scaled(x, side, *shared) for base, shared in self._with_shared(x)]
+    def scaled(self, x: Tensor, side: Side) -> Features:
+        scaled = [base.scaled(x, side, *shared) for base, shared in self._with_shared(x)]
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
         features, scale = common_scale(scaled)
-        rho, rho_scale = common_scale([one, *(c._scaled(x, side) for c in self._coefficients())])
+        rho, rho_scale = common_scale([one, *(c.scaled(x, side) for c in self._coefficients())])
         return Features(self._compose(features, rho, side), scale + rho_scale)
 
     def _finish(
@@ -134,11 +134,11 @@ class Hybrid(FeatureMap):
             shared |= dict.fromkeys(group, Shared(x @ projection.omega.to(x.dtype).mT, half_square(x)))
         return [(base, (shared[k],) if k in shared else ()) for k, base in enumerate(self.bases)]
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Features:
+    def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
         """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""
         lam = [c._estimate(x, y) for c in self._coefficients()]
         lam.append(1 - sum(lam, start=x.new_zeros(())))
-        estimates = [b._pairwise(x, y) for b in self._bases()]
+        estimates = [b.scaled_estimate(x, y) for b in self._bases()]
         # A base without weight does not set the scale, so that it cannot push the others below rounding.
         absent = -torch.inf
         scales = [e.log_scale.masked_fill(w == 0, absent) for w, e in zip(lam, estimates, strict=True)]
@@ -207,7 +207,7 @@ def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient
         raise ValueError(
             "a coefficient shares projections with a base; it needs its own, or the hybrid is biased"
         )
-    _check_draws(list({p for part in (*bases, *coefficients) for p in part._projections()}))
+    _check_draws(list({p for part in (*bases, *coefficients) for p in part.all_projections()}))
 
 
 def _check_draws(projections: Sequence[Projections]) -> None:
@@ -231,7 +231,7 @@ def _first_row(projections: Projections) -> Tensor:
 
 def _share(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
     """Whether some part of the one has a `Projections` object that some part of the other has too."""
-    mine, theirs = ({p for part in parts for p in part._projections()} for parts in (first, second))
+    mine, theirs = ({p for part in parts for p in part.all_projections()} for parts in (first, second))
     return bool(mine & theirs)
 
 

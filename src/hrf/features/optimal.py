@@ -59,7 +59,7 @@ class _Tilted(FeatureMap):
         """Whether no estimate can be negative: features are exponentials."""
         return True
 
-    def _scaled(self, x: Tensor, side: Side) -> Features:
+    def scaled(self, x: Tensor, side: Side) -> Features:
         omega, a = self.projection.omega.to(x.dtype), self.curvature.to(x.dtype)
         weights = (omega * (1 - 4 * a).sqrt()) @ self.basis.to(x.dtype).mT  # rows Bᵀω: (..., m, d)
         tilt = (omega.square() * a).sum(-1).unsqueeze(-2)  # ωᵀ𝐀ω: (..., 1, m)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
-from hrf.attention import attention
+from hrf._attention import attention
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, feature_map_for
 from hrf.nn.masks import booleans, causal

@@ -98,7 +98,7 @@ class SoftmaxSampler(EmbeddingSampler):
         if not 0 <= share < 1:
             raise ValueError(f"uniform_share is {share}; expected 0 ≤ uniform_share < 1")
         self._radius = radius  # before the embeddings, which are brought to it
-        dtype = torch.promote_types(class_embeddings.dtype, feature_map._dtype())
+        dtype = torch.promote_types(class_embeddings.dtype, feature_map.dtype)
         super().__init__(class_embeddings, torch.promote_types(dtype, torch.float32))
         if feature_map.dim != self.dim:
             raise ValueError(
@@ -186,7 +186,7 @@ class SoftmaxSampler(EmbeddingSampler):
         real = ids < self.n_classes
         y = self.embeddings.index_select(0, ids.clamp(max=self.n_classes - 1).flatten()).unsqueeze(0)
         place = y.new_empty(1, y.shape[1], self.feature_map.feature_dim)
-        values, log_scale = self.feature_map._scaled_into(y, "key", place)
+        values, log_scale = self.feature_map.scaled_into(y, "key", place)
         return Features(values.view(*ids.shape, -1), log_scale.view(ids.shape)), real
 
     def _leaves_at_once(self) -> int:

@@ -15,8 +15,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from hrf.attention import Denominator, attention
-from hrf.attention.causal import fixed
+from hrf._attention import Denominator, attention
+from hrf._attention.dense.causal import fixed
 from hrf.features.base import FeatureMap
 from hrf.features.storage import load
 from hrf.integrations.transformers.masks import Call, mask

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from hrf.attention import Denominator
+from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.integrations.transformers.attention import attend, switch

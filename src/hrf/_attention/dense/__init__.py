@@ -1,0 +1,1 @@
+"""Features times a state: bidirectional and causal attention for any map with features."""

@@ -1,0 +1,161 @@
+"""What attention is given, checked once and brought to one form for all engines.
+
+Query heads may outnumber key heads (grouped queries): each key head serves a run of ``groups`` consecutive
+query heads. Engines see them as rows: position p of the query is rows p·groups … (p + 1)·groups − 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from hrf.features.base import FeatureMap
+
+__all__ = ["Inputs", "check", "uncompiled"]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep the compiler out: engines are loops over blocks with backward passes of their own."""
+    return cast("Callable[P, R]", torch.compiler.disable(function))
+
+
+class Inputs(NamedTuple):
+    """Checked inputs, as they were given: neither scaled nor converted.
+
+    Attributes:
+        query: ``(B, H, L, d)``, all batch axes in one.
+        key: ``(B, H_kv, S, d)``.
+        value: ``(B, H_kv, S, d_v)``.
+        ignore: keys to leave out, booleans ``(B, S)``, or ``None``.
+        root: √scale, for query and key each.
+        dtype: of the computation, float32 or wider.
+        batch: the batch axes of the query.
+        present: positions of the query that hold a token, booleans ``(B, L)``; ``None`` is all.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    ignore: Tensor | None
+    root: float
+    dtype: torch.dtype
+    batch: tuple[int, ...]
+    present: Tensor | None = None
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    def for_map(self, feature_map: FeatureMap) -> Inputs:
+        """The same with a row for each grouped query; with a key head for each query head if the map is so."""
+        groups = self.groups
+        if groups == 1:
+            return self
+        if feature_map.heads is None:
+            heads = self.query.unflatten(1, (-1, groups))  # (B, H_kv, groups, L, d)
+            return self._replace(query=heads.movedim(2, 3).flatten(2, 3))
+        return self._replace(
+            key=self.key.repeat_interleave(groups, 1), value=self.value.repeat_interleave(groups, 1)
+        )
+
+    def restored(self, output: Tensor) -> Tensor:
+        """Rows ``(B, ·, ·, d_v)`` as the query has them, ``(..., H, L, d_v)``, in its dtype."""
+        shape = self.query.shape[:3]
+        if output.shape[1] != shape[1]:
+            output = output.unflatten(2, (shape[2], self.groups)).movedim(3, 2)
+        dtype = self.query.dtype
+        if dtype != output.dtype:  # a row blown up by noise may exceed float16
+            output = output.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+        return output.reshape(*self.batch, *shape[1:], output.shape[-1])
+
+
+def check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    feature_map: FeatureMap,
+    *,
+    paired: bool = False,
+    key_padding_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Inputs:
+    """The inputs in one form, or an error that says which of them does not fit, and why.
+
+    With ``paired`` there has to be a key for each query: for causal and packed attention.
+    """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            received = f"a tensor of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
+        if tensor.ndim < 3:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
+    if not isinstance(feature_map, FeatureMap):
+        raise TypeError(f"feature_map is {feature_map!r}; expected a FeatureMap, such as hrf.Positive")
+    _check_shapes(query, key, value, feature_map)
+    length, keys = query.shape[-2], key.shape[-2]
+    if paired and length != keys:
+        raise ValueError(
+            f"causal or packed attention got {length} queries and {keys} keys; expected one key for each query"
+        )
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale is {scale}; expected a positive number: its root scales query and key")
+    batch = tuple(query.shape[:-3])
+    size = math.prod(batch)
+    dtype = torch.promote_types(feature_map.dtype, torch.float32)
+    for tensor in (query, key, value):
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    query, key, value = (tensor.reshape(size, *tensor.shape[-3:]) for tensor in (query, key, value))
+    ignore = _padding(key_padding_mask, (*batch, keys))
+    if ignore is not None:
+        ignore = ignore.reshape(size, keys)
+    return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch)
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap) -> None:
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if query.shape[:-3] != key.shape[:-3] or key.shape[:-1] != value.shape[:-1]:
+        raise ValueError(
+            f"the shapes are {shapes}; expected (..., H, L, d), (..., H_kv, S, d) and (..., H_kv, S, d_v) "
+            "with the same batch axes"
+        )
+    for name, tensor in (("query", query), ("key", key)):
+        if tensor.shape[-1] != feature_map.dim:
+            raise ValueError(
+                f"{name} has last dimension {tensor.shape[-1]}, the map was built for dim={feature_map.dim}"
+            )
+    heads, key_heads = query.shape[-3], key.shape[-3]
+    if key_heads == 0 or heads % key_heads:
+        raise ValueError(f"{heads} query heads cannot share {key_heads} key heads; expected a multiple")
+    if feature_map.heads not in (None, heads):
+        raise ValueError(
+            f"query has {heads} heads, the map has {feature_map.heads}; expected the same or None"
+        )
+
+
+def _padding(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """The padding mask, if it is one."""
+    if mask is None:
+        return None
+    why = (
+        "linear attention never forms the weight of a pair, so it cannot honour arbitrary masks: "
+        "only padding of keys and is_causal"
+    )
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        raise TypeError(
+            f"key_padding_mask is {received}; expected a tensor of booleans, True to ignore ({why})"
+        )
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}; expected {shape} ({why})")
+    return mask

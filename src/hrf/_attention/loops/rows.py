@@ -1,0 +1,63 @@
+"""What loops do to a row of numbers: in functions of their own, compilers turn them into vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrf._attention.loops.jit import jit
+
+__all__ = ["add", "clear", "copy", "dot", "increase", "scale", "scaled"]
+
+Row = NDArray[np.floating]
+
+
+@jit
+def clear(row: Row) -> None:
+    """Zeros."""
+    for j in range(len(row)):
+        row[j] = 0
+
+
+@jit
+def copy(row: Row, to: Row) -> None:
+    """Copy as much of a row as both have room for."""
+    for j in range(min(len(row), len(to))):
+        to[j] = row[j]
+
+
+@jit
+def scale(row: Row, factor: float) -> None:
+    """Multiply by a number."""
+    for j in range(len(row)):
+        row[j] *= factor
+
+
+@jit
+def add(one: Row, other: Row, out: Row) -> None:
+    """The sum of two rows."""
+    for j in range(len(out)):
+        out[j] = one[j] + other[j]
+
+
+@jit
+def scaled(row: Row, factor: float, out: Row) -> None:
+    """A row times a number."""
+    for j in range(len(row)):
+        out[j] = row[j] * factor
+
+
+@jit
+def increase(total: Row, row: Row) -> None:
+    """Add a row."""
+    for j in range(len(total)):
+        total[j] += row[j]
+
+
+@jit
+def dot(row: Row, other: Row) -> float:
+    """The product of two rows."""
+    total = row[0] * other[0]
+    for j in range(1, len(row)):
+        total += row[j] * other[j]
+    return total

@@ -1,0 +1,70 @@
+"""Sequences packed along the length, as flash-attn has them: each attends to itself only.
+
+They are padded to batches of similar lengths (within a factor of two), so that many short sequences cost
+neither a call each nor the length of the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from hrf._attention.inputs import Inputs
+
+__all__ = ["packed"]
+
+Engine = Callable[[Inputs], Tensor]
+
+
+def packed(inputs: Inputs, cu_seqlens: Tensor, engine: Engine) -> Tensor:
+    """What ``engine`` returns for each sequence, ``(1, H, L, d_v)``, in the order of the tokens again."""
+    _check(inputs, cu_seqlens)
+    length = inputs.key.shape[2]
+    if length == 0:
+        return engine(inputs)
+    groups = inputs.query.shape[2] // length
+    order, outputs = [], []
+    for index, filled in _batches(cu_seqlens):
+        ignore = ~filled if inputs.ignore is None else ~filled | inputs.ignore[0, index]
+        q, k, v = (
+            _take(u, index, g) for u, g in ((inputs.query, groups), (inputs.key, 1), (inputs.value, 1))
+        )
+        out = engine(inputs._replace(query=q, key=k, value=v, ignore=ignore, present=filled))
+        order.append(index[filled])
+        outputs.append(out.transpose(0, 1).unflatten(2, (-1, groups))[:, filled])  # (H, tokens, groups, d_v)
+    place = torch.cat(order).argsort()
+    return torch.cat(outputs, 1)[:, place].flatten(1, 2).unsqueeze(0)
+
+
+def _check(inputs: Inputs, cu_seqlens: Tensor) -> None:
+    batch, length = len(inputs.key), inputs.key.shape[2]
+    if batch != 1:
+        raise ValueError(f"packed sequences came in a batch of {batch}; expected a batch axis of 1 or none")
+    if cu_seqlens.ndim != 1 or cu_seqlens.is_floating_point() or not len(cu_seqlens):
+        raise ValueError(
+            f"cu_seqlens is a tensor of {cu_seqlens.dtype} and shape {tuple(cu_seqlens.shape)}; expected "
+            "integers (n + 1,): where each of n sequences begins, and the total length"
+        )
+    if cu_seqlens[0] != 0 or cu_seqlens[-1] != length or (cu_seqlens.diff() < 0).any():
+        raise ValueError(
+            f"cu_seqlens runs from {int(cu_seqlens[0])} to {int(cu_seqlens[-1])}; expected from 0 to the "
+            f"length {length}, never falling"
+        )
+
+
+def _batches(cu_seqlens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tokens of sequences of similar length, ``(n, longest)``, and which places hold one."""
+    first, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
+    power = lengths.double().log2().ceil()
+    for p in power[lengths > 0].unique():
+        chosen = power == p
+        place = torch.arange(int(lengths[chosen].max()), device=cu_seqlens.device)
+        filled = place < lengths[chosen, None]
+        yield (first[chosen, None] + place).where(filled, 0), filled
+
+
+def _take(u: Tensor, index: Tensor, groups: int) -> Tensor:
+    """Tokens of ``u (1, H, L·groups, d)`` as a batch: ``(n, H, longest·groups, d)``."""
+    return u[0].unflatten(1, (-1, groups))[:, index].flatten(2, 3).transpose(0, 1)

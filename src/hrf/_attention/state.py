@@ -1,0 +1,127 @@
+"""Decoding: causal attention token by token, from a state whose size does not grow (but for exact pairs)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from hrf._attention.clustered.causal import Past, partly_exact
+from hrf._attention.denominator import Denominator, key_moments, per_row
+from hrf._attention.dense import causal
+from hrf._attention.inputs import check, uncompiled
+from hrf.features.base import FeatureMap, full_precision
+
+__all__ = ["AttentionState"]
+
+
+class AttentionState:
+    """All that causal attention keeps of the past: sums of features times values, at a scale, for each head.
+
+    Tokens may come in pieces of any length, the outputs are those of the whole sequence. Gradients flow
+    through the state until it is detached.
+
+    The size of the state does not depend on the number of tokens, with one exception: exact pairs of clusters
+    (`ClusteredHybrid`) need the keys and values themselves, so that with them it grows with every token.
+
+    Args:
+        feature_map: as in `hrf.attention`.
+        scale: likewise.
+        denominator: likewise.
+
+    >>> import torch, hrf
+    >>> phi = hrf.Positive(4, n_projections=8)
+    >>> q, k, v = torch.randn(3, 1, 2, 10, 4)  # a batch of 1, 2 heads, 10 tokens
+    >>> state = hrf.AttentionState(phi)
+    >>> prompt = state.prefill(q[..., :9, :], k[..., :9, :], v[..., :9, :])
+    >>> last = state.step(q[..., 9, :], k[..., 9, :], v[..., 9, :])
+    >>> whole = hrf.attention(q, k, v, phi, is_causal=True)
+    >>> bool(torch.allclose(whole[..., 9, :], last, atol=1e-5))
+    True
+    """
+
+    def __init__(
+        self, feature_map: FeatureMap, *, scale: float | None = None, denominator: str | Denominator = "clamp"
+    ) -> None:
+        self.feature_map = causal.fixed(feature_map)
+        self.scale, self.denominator = scale, Denominator.of(denominator)
+        self._tensors: dict[str, Tensor] = {}
+
+    @uncompiled
+    @full_precision
+    def prefill(
+        self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Attention of the next L tokens to all so far: ``(..., H, L, d)`` and so on, as in `hrf.attention`."""
+        inputs = check(
+            query,
+            key,
+            value,
+            self.feature_map,
+            paired=True,
+            key_padding_mask=key_padding_mask,
+            scale=self.scale,
+        )
+        rows = inputs.for_map(self.feature_map)
+        moments = key_moments(rows, self.feature_map).cumsum(2)
+        carry = None
+        if self._tensors:
+            self._check_size(rows.value)
+            moments = moments + self._tensors["moments"]
+            carry = causal.Carry.of(self._tensors)
+        out, carry = causal.attend(rows, per_row(rows, moments), self.feature_map, self.denominator, carry)
+        if moments.shape[2]:
+            self._tensors = {**carry.tensors(), "moments": moments[:, :, -1:]}
+        return inputs.restored(out)
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of the next token to all so far: `prefill` without the axis of length."""
+        return self.prefill(query.unsqueeze(-2), key.unsqueeze(-2), value.unsqueeze(-2)).squeeze(-2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as tensors, to be saved and given to `load`; empty before the first token."""
+        return dict(self._tensors)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Go on from what `tensors` returned."""
+        expected = ["state", "scale", "moments"]
+        if partly_exact(self.feature_map) is not None:
+            expected += Past._fields
+        if set(tensors) not in (set(), set(expected)):
+            names = f"{', '.join(expected[:-1])} and {expected[-1]}"
+            raise ValueError(f"the tensors are {sorted(tensors)}; expected {names}, or none")
+        self._tensors = dict(tensors)
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> AttentionState:
+        """The state on another device or in another dtype; the map is left where it is."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = tensor.to(*args, **kwargs)
+            return moved if tensor.is_floating_point() else tensor.to(moved.device)
+
+        return self._mapped(move)
+
+    def detach(self) -> AttentionState:
+        """The state without its history for autograd."""
+        return self._mapped(torch.Tensor.detach)
+
+    def reorder(self, index: Tensor) -> AttentionState:
+        """The states of the batch elements ``index``, in that order and as often: for beam search."""
+        return self._mapped(lambda tensor: tensor.index_select(0, index))
+
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> AttentionState:
+        other = AttentionState(self.feature_map, scale=self.scale, denominator=self.denominator)
+        return other.load({name: function(tensor) for name, tensor in self._tensors.items()})
+
+    def _check_size(self, value: Tensor) -> None:
+        state = self._tensors["state"]
+        received, kept = (*value.shape[:2], value.shape[-1]), (*state.shape[:2], state.shape[-1] - 1)
+        if received != kept:
+            raise ValueError(
+                f"the tokens have batch, heads and value width {received}, the state has {kept}; "
+                "expected the same"
+            )

