@@ -355,6 +355,26 @@ class FeatureMap(Linearised):
             part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
         )
 
+    @property
+    def active_width(self) -> int:
+        """How many features of one vector can differ from zero; attention touches that many per vector."""
+        return self.feature_dim
+
+    @property
+    def follows_keys(self) -> bool:
+        """Whether features depend on the keys at hand, so that a sample of keys says little about the rest."""
+        return False
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the map has projections to draw."""
+        return any(True for _ in self.all_projections())
+
+    @full_precision
+    def active_queries(self, x: Tensor) -> None:
+        """Do the work of mapping queries ``(L, d)`` without features that are zero by construction, to time it."""
+        self.scaled_queries(x)
+
     @full_precision
     def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
         """The exact logarithm of the kernel that is estimated: ``(..., L, S)``."""

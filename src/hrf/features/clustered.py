@@ -21,6 +21,7 @@ base           estimate for a pair of clusters                                  
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -277,6 +278,27 @@ class ClusteredHybrid(FeatureMap):
     def factorised(self) -> bool:
         """Whether an estimate is a product of features: not with exact pairs or centres that move."""
         return self.exact is None and not self.recenter
+
+    @property
+    def active_width(self) -> int:
+        """Features of the vector's own cluster: n_k blocks for a query, n_q for a key; the larger number counts."""
+        return self.feature_dim // min(self.n_q, self.n_k)
+
+    @property
+    def follows_keys(self) -> bool:
+        """Whether the key centres move to the means of the keys at hand."""
+        return self.recenter
+
+    def active_queries(self, x: Tensor) -> None:
+        """Map queries ``(L, d)`` into the blocks of their own clusters only."""
+        own, inner = self.assign(x, "query"), self.feature_map
+        if inner is not None and self.per_pair:  # a map per pair of clusters: a vector meets n_k of them
+            share = x[: math.ceil(len(x) / self.n_q)]
+            inner.scaled_queries(share.expand(inner.heads or 1, -1, -1))
+            return
+        (x @ self.key_centers.to(x.dtype).mT).exp_()
+        if inner is not None:
+            inner.scaled_queries(x - self.query_centers.to(x.dtype)[own])
 
     def assign(self, x: Tensor, side: Side) -> Tensor:
         """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
