@@ -1,4 +1,4 @@
-"""What attention is given, checked once and brought to one form for all engines.
+"""Inputs of attention, checked once and brought to one form for all engines.
 
 Query heads may outnumber key heads (grouped queries): each key head serves a run of ``groups`` consecutive
 query heads. Engines see them as rows: position p of the query is rows p·groups … (p + 1)·groups − 1.
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep the compiler out: engines are loops over blocks with backward passes of their own."""
+    """Keep the compiler out: engines are loops over blocks with backward passes by hand."""
     return cast("Callable[P, R]", torch.compiler.disable(function))
 
 
 class Inputs(NamedTuple):
-    """Checked inputs, as they were given: neither scaled nor converted.
+    """Checked inputs as given: neither scaled nor converted.
 
     Attributes:
         query: ``(B, H, L, d)``, all batch axes in one.
@@ -52,11 +52,11 @@ class Inputs(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """How many query heads share a key head."""
+        """Number of query heads that share a key head."""
         return self.query.shape[1] // self.key.shape[1]
 
     def for_map(self, feature_map: FeatureMap) -> Inputs:
-        """The same with a row for each grouped query; with a key head for each query head if the map is so."""
+        """Give each grouped query a row of its own; repeat key heads instead if the map has heads."""
         groups = self.groups
         if groups == 1:
             return self
@@ -68,7 +68,7 @@ class Inputs(NamedTuple):
         )
 
     def restored(self, output: Tensor) -> Tensor:
-        """Rows ``(B, ·, ·, d_v)`` as the query has them, ``(..., H, L, d_v)``, in its dtype."""
+        """Bring rows ``(B, ·, ·, d_v)`` to the query's shape, ``(..., H, L, d_v)``, and dtype."""
         shape = self.query.shape[:3]
         if output.shape[1] != shape[1]:
             output = output.unflatten(2, (shape[2], self.groups)).movedim(3, 2)
@@ -88,9 +88,9 @@ def check(
     key_padding_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Inputs:
-    """The inputs in one form, or an error that says which of them does not fit, and why.
+    """Bring the inputs to one form, or raise an error that says which of them does not fit, and why.
 
-    With ``paired`` there has to be a key for each query: for causal and packed attention.
+    Causal and packed attention are ``paired``: they need a key for each query.
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -144,7 +144,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, feature_map: Featur
 
 
 def _padding(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """The padding mask, if it is one."""
+    """Return the padding mask if it is one."""
     if mask is None:
         return None
     why = (

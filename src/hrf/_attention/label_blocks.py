@@ -1,7 +1,13 @@
 """Tokens of one label side by side: blocks of a fixed size, so that one batched product serves all labels.
 
-A segment is what one row (a head of one sequence) has of one label. It is cut into blocks; only the last of
-them is not full, so the work is that of the tokens plus half a block a segment, however uneven the labels.
+A segment is all tokens of one row (a head of one sequence) with one label. It is cut into blocks; only its last
+block is not full, so the work is that of the tokens plus half a block per segment, however uneven the labels.
+`LabelBlocks` is rebuilt by this loop::
+
+    for row, group, label in segments:                      # in this order
+        tokens = [l for l in range(L) if labels[row, group, l] == label]
+        for start in range(0, len(tokens), size):           # one block each
+            members.append(tokens[start : start + size])    # padded with its first token
 """
 
 from __future__ import annotations
@@ -15,14 +21,14 @@ from torch.nn.functional import pad
 
 from hrf.features.base import Features
 
-__all__ = ["Blocks", "Part", "joined", "nothing", "parts", "with_ones"]
+__all__ = ["LabelBlocks", "Part", "joined", "nothing", "parts", "with_ones"]
 
 Part = tuple[slice, slice]  # of batch elements and of heads
 
 _ALL = slice(None)
 
 
-class Blocks(NamedTuple):
+class LabelBlocks(NamedTuple):
     """Tokens by segment, for R rows of L tokens with G labels each.
 
     Attributes:
@@ -40,8 +46,8 @@ class Blocks(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, labels: Tensor, n_labels: int, size: int) -> Blocks:
-        """Blocks of tokens by ``labels (R, G, L)``; a label of ``n_labels`` leaves a token out."""
+    def of(cls, labels: Tensor, n_labels: int, size: int) -> LabelBlocks:
+        """Sort tokens into blocks by ``labels (R, G, L)``; a label of ``n_labels`` leaves a token out."""
         n_rows, n_groups, length = labels.shape
         every = torch.arange(n_rows * n_groups, device=labels.device)
         n_segments = len(every) * n_labels
@@ -68,41 +74,41 @@ class Blocks(NamedTuple):
         )
 
     def pieces(self, step: int) -> list[slice]:
-        """All blocks, in even pieces of about ``step``."""
+        """Cut all blocks into even pieces of about ``step`` blocks."""
         n_blocks = len(self.members)
         n_pieces = max(1, round(n_blocks / max(1, step)))
         step = max(1, -(-n_blocks // n_pieces))
         return [slice(block, min(block + step, n_blocks)) for block in range(0, n_blocks, step)]
 
     def take(self, tokens: Tensor, some: slice = _ALL) -> Tensor:
-        """What all places of some blocks hold, of ``tokens (R·L, d)``: ``(n, size, d)``."""
+        """Gather ``tokens (R·L, d)`` into the places of some blocks: ``(n, size, d)``."""
         members = self.members[some]
         return tokens.index_select(0, members.flatten()).view(*members.shape, tokens.shape[-1])
 
     def take_once(self, tokens: Tensor, some: slice = _ALL) -> Tensor:
-        """The same, with zeros in the places left over."""
+        """Gather tokens as `take` does, with zeros in the places left over."""
         members = self.members[some]
         left_over = (~self.filled[some]).flatten().nonzero().squeeze(-1)
         return self.take(tokens, some).flatten(0, 1).index_fill_(0, left_over, 0).unflatten(0, members.shape)
 
     def give(self, places: Tensor) -> Tensor:
-        """Back from places ``(N, size, d)`` to tokens, for one label a token: ``(R·L, d)``."""
+        """Go back from places ``(N, size, d)`` to tokens, for one label per token: ``(R·L, d)``."""
         return places.flatten(0, 1).index_select(0, self.place.flatten())
 
     def add(self, blocks: Tensor) -> Tensor:
-        """Sums over the blocks of each segment: ``(N, d) -> (R·G·n_labels, d)``."""
+        """Sum over the blocks of each segment: ``(N, d) -> (R·G·n_labels, d)``."""
         return blocks.new_zeros(self.counts.numel(), blocks.shape[-1]).index_add_(0, self.segment, blocks)
 
     def largest(self, blocks: Tensor) -> Tensor:
-        """Maxima over the blocks of each segment, −∞ without any: ``(N, d) -> (R·G·n_labels, d)``."""
+        """Take the maximum over the blocks of each segment, −∞ without any: ``(N, d) -> (R·G·n_labels, d)``."""
         segments = blocks.new_full((self.counts.numel(), blocks.shape[-1]), -torch.inf)
         return segments.scatter_reduce_(0, self.segment.unsqueeze(-1).expand_as(blocks), blocks, "amax")
 
     def lists(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens of several labels in a row, one list after the other, and how many tokens each list has.
+        """List tokens of several labels, one list after the other, and return how many tokens each list has.
 
         Args:
-            table: which labels are in which list, booleans ``(R, n, n_labels)``, for one label a token.
+            table: which labels are in which list, booleans ``(R, n, n_labels)``, for one label per token.
         """
         counts = table * self.counts  # (R, n, n_labels)
         flat, own = counts.flatten(), self.counts.flatten()
@@ -113,14 +119,14 @@ class Blocks(NamedTuple):
 
 
 def _least_integer(largest: int) -> torch.dtype:
-    """The type that is sorted fastest."""
+    """Return the dtype that is sorted fastest."""
     return torch.int16 if largest < 1 << 15 else torch.int32
 
 
 def parts(x: Tensor, y: Tensor, tokens: int) -> Iterator[Part]:
-    """Rows of ``(B, H, L, d)`` and ``(B, H, S, d)``, about ``tokens`` tokens at a time and at least one row.
+    """Cut the rows of ``(B, H, L, d)`` and ``(B, H, S, d)`` into parts of about ``tokens`` tokens, at least one row.
 
-    They are some heads of one batch element after the other, or all of several.
+    A part has some heads of one batch element, or all heads of several.
     """
     size, heads = x.shape[:2]
     n_rows = max(1, tokens // max(1, x.shape[2], y.shape[2]))
@@ -131,17 +137,17 @@ def parts(x: Tensor, y: Tensor, tokens: int) -> Iterator[Part]:
 
 
 def nothing(x: Tensor, y: Tensor, values: Tensor) -> Features:
-    """The sums for no queries or over no keys, ``(R, L, c)``, which autograd may ask for."""
+    """Return the sums for no queries or over no keys, ``(R, L, c)``, connected to autograd."""
     x, y, values = (t.flatten(0, -3) for t in (x, y, values))
     return Features(x @ y.mT @ values, torch.zeros_like(x[..., :1]))
 
 
 def with_ones(values: Tensor) -> Tensor:
-    """Values with a column of ones, whose sums are the denominators."""
+    """Append a column of ones, whose sums are the denominators."""
     return pad(values, (0, 1), value=1.0)
 
 
 def joined(parts: Iterable[Features], x: Tensor) -> Features:
-    """Sums for some queries after others, as one tensor for queries ``(..., L, d)``."""
+    """Concatenate streamed sums for queries ``(..., L, d)``."""
     every = zip(*parts, strict=True)
     return Features(*(torch.cat([p.flatten(0, -2) for p in t]).unflatten(0, x.shape[:-1]) for t in every))

@@ -1,41 +1,55 @@
 """Sequences packed along the length, as flash-attn has them: each attends to itself only.
 
 They are padded to batches of similar lengths (within a factor of two), so that many short sequences cost
-neither a call each nor the length of the longest.
+neither a call per sequence nor the length of the longest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from hrf._attention.inputs import Inputs
 
-__all__ = ["packed"]
-
-Engine = Callable[[Inputs], Tensor]
+__all__ = ["Packing"]
 
 
-def packed(inputs: Inputs, cu_seqlens: Tensor, engine: Engine) -> Tensor:
-    """What ``engine`` returns for each sequence, ``(1, H, L, d_v)``, in the order of the tokens again."""
-    _check(inputs, cu_seqlens)
-    length = inputs.key.shape[2]
-    if length == 0:
-        return engine(inputs)
-    groups = inputs.query.shape[2] // length
-    order, outputs = [], []
-    for index, filled in _batches(cu_seqlens):
-        ignore = ~filled if inputs.ignore is None else ~filled | inputs.ignore[0, index]
-        q, k, v = (
-            _take(u, index, g) for u, g in ((inputs.query, groups), (inputs.key, 1), (inputs.value, 1))
-        )
-        out = engine(inputs._replace(query=q, key=k, value=v, ignore=ignore, present=filled))
-        order.append(index[filled])
-        outputs.append(out.transpose(0, 1).unflatten(2, (-1, groups))[:, filled])  # (H, tokens, groups, d_v)
-    place = torch.cat(order).argsort()
-    return torch.cat(outputs, 1)[:, place].flatten(1, 2).unsqueeze(0)
+class Packing:
+    """Packed sequences as batches, and back.
+
+    Args:
+        inputs: a batch of 1 with all sequences along the length.
+        cu_seqlens: where each of n sequences begins, and the total length, ``(n + 1,)``.
+    """
+
+    def __init__(self, inputs: Inputs, cu_seqlens: Tensor) -> None:
+        _check(inputs, cu_seqlens)
+        self._inputs, self._batches = inputs, list(_batches(cu_seqlens))
+        self._groups = inputs.query.shape[2] // max(1, inputs.key.shape[2])
+
+    def batches(self) -> Iterator[Inputs]:
+        """Yield sequences of similar length as batches; without any token, the inputs themselves."""
+        inputs = self._inputs
+        if not self._batches:
+            yield inputs
+        for index, filled in self._batches:
+            ignore = ~filled if inputs.ignore is None else ~filled | inputs.ignore[0, index]
+            sides = (inputs.query, self._groups), (inputs.key, 1), (inputs.value, 1)
+            q, k, v = (_take(u, index, groups) for u, groups in sides)
+            yield inputs._replace(query=q, key=k, value=v, ignore=ignore, present=filled)
+
+    def unpacked(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Put the outputs of all batches in the order of the tokens: ``(1, H, L, d_v)``."""
+        if not self._batches:
+            return outputs[0]
+        pairs = [
+            (index[filled], out.transpose(0, 1).unflatten(2, (-1, self._groups))[:, filled])
+            for (index, filled), out in zip(self._batches, outputs, strict=True)
+        ]
+        order, tokens = zip(*pairs, strict=True)  # (H, tokens, groups, d_v) each
+        return torch.cat(tokens, 1)[:, torch.cat(order).argsort()].flatten(1, 2).unsqueeze(0)
 
 
 def _check(inputs: Inputs, cu_seqlens: Tensor) -> None:
@@ -55,7 +69,7 @@ def _check(inputs: Inputs, cu_seqlens: Tensor) -> None:
 
 
 def _batches(cu_seqlens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens of sequences of similar length, ``(n, longest)``, and which places hold one."""
+    """Yield tokens of sequences of similar length, ``(n, longest)``, and which places hold one."""
     first, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
     power = lengths.double().log2().ceil()
     for p in power[lengths > 0].unique():
@@ -66,5 +80,5 @@ def _batches(cu_seqlens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _take(u: Tensor, index: Tensor, groups: int) -> Tensor:
-    """Tokens of ``u (1, H, L·groups, d)`` as a batch: ``(n, H, longest·groups, d)``."""
+    """Gather tokens of ``u (1, H, L·groups, d)`` into a batch: ``(n, H, longest·groups, d)``."""
     return u[0].unflatten(1, (-1, groups))[:, index].flatten(2, 3).transpose(0, 1)

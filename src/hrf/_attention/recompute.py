@@ -1,4 +1,4 @@
-"""Functions whose graph exists in the backward pass only, where they run again: each on its own."""
+"""Recompute in the backward pass: a function whose graph exists only there."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch.autograd.function import once_differentiable
 
 from hrf.features.base import full_precision
 
-__all__ = ["again"]
+__all__ = ["recompute"]
 
 Function = Callable[..., tuple[Any, ...]]
 
 
-def again(function: Function, *tensors: Tensor | None, learned: Sequence[Tensor]) -> Any:
-    """What a function makes of some tensors, to be made again in the backward pass: a tuple.
+def recompute(function: Function, *tensors: Tensor | None, learned: Sequence[Tensor]) -> Any:
+    """Return ``function(*tensors)``, a tuple, and run the function again in the backward pass.
 
-    The first of what it gives has gradients, all else has none. ``learned`` are the tensors that it uses beyond
-    its arguments and that may want gradients. (``torch``'s own checkpoints load the compiler: more than a second,
-    and memory.)
+    Only the first entry of the tuple has gradients. ``learned`` are tensors that the function uses beyond its
+    arguments and that may want gradients. (PyTorch's own checkpoints load the compiler: more than a second, and
+    memory.)
     """
-    return _Again.apply(function, learned, *tensors, *learned)
+    return _Recompute.apply(function, learned, *tensors, *learned)
 
 
-class _Again(torch.autograd.Function):
+class _Recompute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: Function, learned: Sequence[Tensor], *tensors: Tensor | None) -> Any:
         ctx.function, ctx.learned = function, learned
@@ -47,7 +47,7 @@ class _Again(torch.autograd.Function):
         ]
         with torch.enable_grad():
             values, *_ = ctx.function(*arguments)
-        if not values.requires_grad:  # made of nothing, where all keys are masked
+        if not values.requires_grad:  # all keys are masked, so the values depend on nothing
             return (None,) * (2 + len(needed))
         wanted = [t for t, n in zip((*arguments, *ctx.learned), needed, strict=True) if n]
         found = iter(torch.autograd.grad(values, wanted, grad, allow_unused=True))

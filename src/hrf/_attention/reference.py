@@ -16,7 +16,7 @@ from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import check
 from hrf.features.base import FeatureMap, Features
 
-__all__ = ["attention", "sums"]
+__all__ = ["attention"]
 
 
 def attention(
@@ -31,7 +31,7 @@ def attention(
     denominator: str | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """`hrf.attention`, argument for argument, in quadratic time and memory."""
+    """Compute `hrf.attention`, argument for argument, in quadratic time and memory."""
     if cu_seqlens is not None:
         pieces = []
         for start, stop in itertools.pairwise(cu_seqlens.tolist()):
@@ -73,20 +73,22 @@ def attention(
 def _one(
     x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor, rule: Denominator
 ) -> Tensor:
-    """Attention of one batch element, ``(H, L, d)``, to the keys that are visible, booleans ``(L, S)``."""
+    """Compute attention of one batch element, ``(H, L, d)``, to the keys that are visible, booleans ``(L, S)``."""
     keys = visible.sum(-1, keepdim=True).to(x.dtype)
     bound = None
     if not feature_map.nonnegative:
         logs = feature_map.log_kernel(x, y).masked_fill(~visible, 0)
         bound = logs.sum(-1, keepdim=True) / keys.clamp(min=1) + keys.log()
-    values, log_scale = sums(x, y, v, feature_map, visible)
+    values, log_scale = _sums(x, y, v, feature_map, visible)
     used, low = rule.settle(values[..., -1:], log_scale, bound)
     rule.count(low, keys)
     return values[..., :-1] / used
 
 
-def sums(x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor | None = None) -> Features:
-    """Σ K̂(x, y) v and, in the last column, Σ K̂(x, y), over the keys that are visible: ``(..., L, d_v + 1)``."""
+def _sums(
+    x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor | None = None
+) -> Features:
+    """Sum K̂(x, y) v and, in the last column, K̂(x, y), over the keys that are visible: ``(..., L, d_v + 1)``."""
     v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
     if y.shape[-2] == 0:
         return Features(v.new_zeros(*x.shape[:-1], v.shape[-1]), x.new_zeros(*x.shape[:-1], 1))

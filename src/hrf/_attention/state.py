@@ -1,4 +1,4 @@
-"""Decoding: causal attention token by token, from a state whose size does not grow (but for exact pairs)."""
+"""Decoding: causal attention token by token, from a state whose size does not grow (except with exact pairs)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from hrf._attention.clustered.causal import Past, partly_exact
-from hrf._attention.denominator import Denominator, key_moments, per_row
-from hrf._attention.dense import causal
+from hrf._attention.call import runner
+from hrf._attention.carry import Carry, Past
+from hrf._attention.denominator import Denominator
+from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import check, uncompiled
 from hrf.features.base import FeatureMap, full_precision
 
@@ -19,9 +20,9 @@ __all__ = ["AttentionState"]
 
 
 class AttentionState:
-    """All that causal attention keeps of the past: sums of features times values, at a scale, for each head.
+    """The state of causal attention after some tokens: sums of features times values, at a scale, per head.
 
-    Tokens may come in pieces of any length, the outputs are those of the whole sequence. Gradients flow
+    Tokens may come in pieces of any length; the outputs equal those of the whole sequence. Gradients flow
     through the state until it is detached.
 
     The size of the state does not depend on the number of tokens, with one exception: exact pairs of clusters
@@ -29,8 +30,8 @@ class AttentionState:
 
     Args:
         feature_map: as in `hrf.attention`.
-        scale: likewise.
-        denominator: likewise.
+        scale: as in `hrf.attention`.
+        denominator: as in `hrf.attention`.
 
     >>> import torch, hrf
     >>> phi = hrf.Positive(4, n_projections=8)
@@ -46,7 +47,7 @@ class AttentionState:
     def __init__(
         self, feature_map: FeatureMap, *, scale: float | None = None, denominator: str | Denominator = "clamp"
     ) -> None:
-        self.feature_map = causal.fixed(feature_map)
+        self.feature_map, self._path = feature_map, engine_for(feature_map).causal
         self.scale, self.denominator = scale, Denominator.of(denominator)
         self._tensors: dict[str, Tensor] = {}
 
@@ -55,7 +56,7 @@ class AttentionState:
     def prefill(
         self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None = None
     ) -> Tensor:
-        """Attention of the next L tokens to all so far: ``(..., H, L, d)`` and so on, as in `hrf.attention`."""
+        """Attend from the next L tokens to all so far: ``(..., H, L, d)`` and so on, as in `hrf.attention`."""
         inputs = check(
             query,
             key,
@@ -66,29 +67,28 @@ class AttentionState:
             scale=self.scale,
         )
         rows = inputs.for_map(self.feature_map)
-        moments = key_moments(rows, self.feature_map).cumsum(2)
         carry = None
         if self._tensors:
             self._check_size(rows.value)
-            moments = moments + self._tensors["moments"]
-            carry = causal.Carry.of(self._tensors)
-        out, carry = causal.attend(rows, per_row(rows, moments), self.feature_map, self.denominator, carry)
-        if moments.shape[2]:
-            self._tensors = {**carry.tensors(), "moments": moments[:, :, -1:]}
+            carry = Carry.of(self._tensors)
+        call, tensors = self._path.prepare(rows, self.feature_map, self.denominator, carry)
+        out, state, log_scale = runner(self._path, call, tensors)(call, *tensors)
+        if key.shape[-2]:
+            self._tensors = Carry(state, log_scale, call.moments[:, :, -1:], call.past).tensors()
         return inputs.restored(out)
 
     def step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of the next token to all so far: `prefill` without the axis of length."""
+        """Attend from the next token to all so far: `prefill` without the axis of length."""
         return self.prefill(query.unsqueeze(-2), key.unsqueeze(-2), value.unsqueeze(-2)).squeeze(-2)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state as tensors, to be saved and given to `load`; empty before the first token."""
+        """Return the state as tensors, to be saved and given to `load`; empty before the first token."""
         return dict(self._tensors)
 
     def load(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Go on from what `tensors` returned."""
+        """Continue from what `tensors` returned."""
         expected = ["state", "scale", "moments"]
-        if partly_exact(self.feature_map) is not None:
+        if not self.feature_map.factorised and getattr(self.feature_map, "exact", None) is not None:
             expected += Past._fields
         if set(tensors) not in (set(), set(expected)):
             names = f"{', '.join(expected[:-1])} and {expected[-1]}"
@@ -97,7 +97,7 @@ class AttentionState:
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> AttentionState:
-        """The state on another device or in another dtype; the map is left where it is."""
+        """Move the state to another device or dtype; the map stays where it is."""
 
         def move(tensor: Tensor) -> Tensor:
             moved = tensor.to(*args, **kwargs)
@@ -106,11 +106,11 @@ class AttentionState:
         return self._mapped(move)
 
     def detach(self) -> AttentionState:
-        """The state without its history for autograd."""
+        """Return the state without its history for autograd."""
         return self._mapped(torch.Tensor.detach)
 
     def reorder(self, index: Tensor) -> AttentionState:
-        """The states of the batch elements ``index``, in that order and as often: for beam search."""
+        """Return the states of the batch elements ``index``, in that order and as often: for beam search."""
         return self._mapped(lambda tensor: tensor.index_select(0, index))
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> AttentionState:

@@ -9,19 +9,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Codes", "split"]
+from hrf import tuning
 
-_BITS = 2, 8  # of a group, at least and at most: its states are as many as its codes
+__all__ = ["Codes", "split"]
 
 
 class Codes(NamedTuple):
-    """How n bits are cut into G groups of g, the last of which may have fewer.
+    """A partition of n bits into G groups of g bits; the last group may have fewer.
 
     Attributes:
-        bits: how many each group has, ``(G,)``.
+        bits: number of bits per group, ``(G,)``.
         weights: of each bit in the code of each group, ``(G, n)``.
-        same: which of the 2g values of bits each code has, ``(G, 2g, 2^g)``; none of bits that there are not.
-        differ: those it has not, likewise.
+        same: which of the 2g values of bits each code has, ``(G, 2g, 2^g)``; zeros for missing bits.
+        differ: which values each code does not have, likewise.
     """
 
     bits: Tensor
@@ -31,8 +31,8 @@ class Codes(NamedTuple):
 
     @classmethod
     def of(cls, n: int, n_codes: float, like: Tensor) -> Codes:
-        """As few groups as there can be with at most so many codes each."""
-        least, most = _BITS
+        """Cut into as few groups as possible with at most ``n_codes`` codes each."""
+        least, most = tuning.CODE_BITS
         n_groups = -(-n // min(max(int(math.log2(max(1, n_codes))), least), most))
         g = -(-n // n_groups)
         bits = torch.arange(n_groups * g, device=like.device).view(n_groups, 1, g)
@@ -49,25 +49,25 @@ class Codes(NamedTuple):
         return self.same.shape[0], self.same.shape[2]
 
     def of_signs(self, products: Tensor) -> Tensor:
-        """The codes of tokens with products ``(R, L, n)``: ``(R, G, L)``."""
+        """Return the codes of tokens with products ``(R, L, n)``: ``(R, G, L)``."""
         return (self.weights @ (products >= 0).to(products.dtype).mT).long()
 
     def counts(self, codes: Tensor) -> Tensor:
-        """How many tokens have each value of each bit, given codes ``(R, G, L)``: ``(R, G, 2g)``."""
+        """Count tokens with each value of each bit, given codes ``(R, G, L)``: ``(R, G, 2g)``."""
         n_groups, n_codes = self.shape
         group = torch.arange(len(codes) * n_groups, device=codes.device).view(-1, n_groups, 1)
-        n = group.numel() * (n_codes + 1)  # the last of each is of tokens that are left out
+        n = group.numel() * (n_codes + 1)  # the last of each counts tokens left out
         by_code = torch.bincount((codes + (n_codes + 1) * group).flatten(), minlength=n).view(
             -1, n_groups, n_codes + 1
         )
         return (self.same @ by_code[..., :-1, None].to(self.same.dtype)).squeeze(-1)
 
     def spread(self, states: Tensor, widths: Sequence[int], out: Tensor | None = None) -> Tensor:
-        """What a code reads of states by bit: ``(R, G, 2g, ·) -> (R, G, 2^g, ·)``.
+        """Return what each code reads of states by bit: ``(R, G, 2g, ·) -> (R, G, 2^g, ·)``.
 
-        That is the sum of the states of the other value of each bit for the first base, and of its own for the
-        second, whose columns are as ``widths`` to each other. No difference is taken: a base whose weight is 0 for all
-        keys gets exactly 0.
+        For the first base it is the sum of the states of the other value of each bit, for the second that of its own
+        value; ``widths`` says how columns divide between the bases. No difference is taken: a base whose weight is 0
+        for all keys gets exactly 0.
         """
         same, differ = (table.mT.repeat(len(states), 1, 1) for table in (self.same, self.differ))
         into = [None, None] if out is None else split(out.flatten(0, 1), widths)
@@ -81,6 +81,6 @@ class Codes(NamedTuple):
 
 
 def split(states: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
-    """What belongs to either base, of numbers for every feature."""
+    """Split columns of numbers per feature by base."""
     each = states.shape[-1] // sum(widths)
     return states.split([each * width for width in widths], -1)

@@ -1,4 +1,4 @@
-"""Keys become a state, which queries read."""
+"""Keys become a state by sign code, which queries read."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from hrf._attention.angular.code_sums import CodeSums
 from hrf._attention.angular.codes import split
-from hrf._attention.angular.products import Products
-from hrf._attention.dense.blocks import Place
-from hrf.features.base import Features, Side, finite, half_square
-from hrf.features.exponential import Shared
+from hrf._attention.dense.chunks import Scratch
+from hrf.features.base import Features, finite, half_square
 from hrf.features.hybrid import Hybrid
 
-__all__ = ["Engine", "State"]
+__all__ = ["CodeEngine", "CodeState"]
 
 
 class _Tokens(NamedTuple):
-    """Queries or keys, R rows of L: their codes and what their features are made of.
+    """Queries or keys, R rows of L: their codes and the ingredients of their features.
 
     Attributes:
-        codes: G of each, ``(R, G, L)``; 2^g for those to leave out.
+        codes: G codes per token, ``(R, G, L)``; 2^g for tokens to leave out.
         projected: ωᵀu for all ω, side by side, ``(R, L, ·)``.
-        log_weight: as of `Exponential`, for both bases, ``(R, L, 2)``.
-        small: whether all features are far from overflow and underflow as they are.
+        log_weight: log of the factor of each row's features, for both bases, ``(R, L, 2)``.
+        small: whether all features are far from overflow and underflow without a scale.
     """
 
     codes: Tensor
@@ -36,7 +35,7 @@ class _Tokens(NamedTuple):
     small: bool
 
     def largest(self, bases: list[Any]) -> Tensor:
-        """The log of the largest feature of both bases, constant for autograd: ``(R, L, 2)``."""
+        """Return the log of the largest feature of both bases, constant for autograd: ``(R, L, 2)``."""
         logs = []
         for base, p in zip(bases, _by_base(self.projected.detach(), bases), strict=True):
             if base.query_matrix.has_real:
@@ -46,14 +45,14 @@ class _Tokens(NamedTuple):
         return self.log_weight.detach() + torch.stack(logs, -1)
 
 
-class State(NamedTuple):
-    """What keys with each value of each bit add up to.
+class CodeState(NamedTuple):
+    """Sums over the keys with each value of each bit.
 
     Attributes:
-        sums: of φ(y) v(y)ᵀ, ``(R, G, 2g, D·c)``.
+        sums: Σ φ(y) v(y)ᵀ, ``(R, G, 2g, D·c)``.
         counts: how many keys have each value, ``(R, G, 2g)``.
         scale: the log scale of both bases, ``(R, 1, 2)``; −∞ without keys.
-        small: whether it is 0, of all rows with keys.
+        small: whether the scale is 0 for all rows with keys.
     """
 
     sums: Tensor
@@ -61,58 +60,58 @@ class State(NamedTuple):
     scale: Tensor
     small: bool
 
-    def plus(self, other: State, widths: Sequence[int]) -> State:
-        """That of the keys of both, whose bases have features of such widths."""
+    def plus(self, other: CodeState, widths: Sequence[int]) -> CodeState:
+        """Add the state of other keys; ``widths`` are those of the features of both bases."""
         small = self.small and other.small
         scale = torch.maximum(self.scale, other.scale)
         mine, theirs = (self.sums, other.sums) if small else (s._at(scale, widths) for s in (self, other))
-        return State(mine + theirs, self.counts + other.counts, scale, small)
+        return CodeState(mine + theirs, self.counts + other.counts, scale, small)
 
     def _at(self, scale: Tensor, widths: Sequence[int]) -> Tensor:
-        """The sums at another scale."""
+        """Return the sums at another scale."""
         factors = (self.scale - finite(scale)).exp().unsqueeze(1).unbind(-1)  # (R, 1, 1) each
         parts = split(self.sums, widths)
         return torch.cat([part * f.unsqueeze(-1) for part, f in zip(parts, factors, strict=True)], -1)
 
 
-class Engine:
-    """Keys become a state, which queries read: some tokens of some rows at a time."""
+class CodeEngine:
+    """Turn keys into a state, and let queries read it: some tokens of some rows at a time."""
 
     def __init__(
         self, feature_map: Hybrid, x: Tensor, length: int, columns: int, root: float, *, in_place: bool
     ) -> None:
-        (coefficient,) = feature_map._coefficients()
-        self.bases, self.root, self.in_place = feature_map._bases(), root, in_place
+        (coefficient,) = feature_map.coefficient_maps
+        self.bases, self.root, self.in_place = feature_map.base_maps, root, in_place
         self.n, self.widths = coefficient.n_projections, [base.feature_dim for base in self.bases]
-        self.products = Products(self.n, length, self.widths, x, columns, in_place=in_place)
-        # All at once: those of both bases and those of the signs, one for all rows or one a row.
+        self.products = CodeSums(self.n, length, self.widths, x, columns, in_place=in_place)
+        # One product projects for both bases and for the signs; ω is the same for all rows, or one per row.
         projections = [*dict.fromkeys(base.projection for base in self.bases), coefficient.projection]
         omega = root * torch.cat([p.omega for p in projections], -2).to(x.dtype)
         self.omega = omega if omega.ndim == 2 else omega.expand(*x.shape[:-2], -1, -1).flatten(0, -3)
-        self.table = Place()
+        self.table = Scratch()
 
-    def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> State:
-        """The state of some keys."""
-        keys = self._tokens(y, "key", rows, keep)
+    def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> CodeState:
+        """Return the state of some keys."""
+        keys = self._tokens(y, rows, keep)
         counts = self.products.codes.counts(keys.codes)
         scale = y.new_zeros(len(y), 1, 2).masked_fill_(counts.sum((1, 2)).view(-1, 1, 1) == 0, -torch.inf)
         if not keys.small:
             scale = keys.largest(self.bases).amax(-2, keepdim=True)
             keys = keys._replace(log_weight=keys.log_weight - finite(scale))
         sums = self.products.write(self._features(keys, empty=True), keys.codes, values)
-        return State(sums, counts, scale, keys.small)
+        return CodeState(sums, counts, scale, keys.small)
 
-    def read(self, rows: slice, state: State, x: Tensor, sums: Tensor) -> Features:
-        """The sums for some queries, ``(R, L, c)``, given those of the state of all keys."""
-        queries, scale = self._tokens(x, "query", rows, None), x.new_zeros(*x.shape[:2], 1)
+    def read(self, rows: slice, state: CodeState, x: Tensor, sums: Tensor) -> Features:
+        """Return the sums for some queries, ``(R, L, c)``; ``sums`` are those of the state of all keys."""
+        queries, scale = self._tokens(x, rows, None), x.new_zeros(*x.shape[:2], 1)
         small = queries.small and state.small
         if not small:
-            queries, scale = self._scaled(queries, state)
+            queries, scale = self._rescaled(queries, state)
         total = self.products.read(self._features(queries._replace(small=small)), queries.codes, sums)
         return Features(total, scale - math.log(self.n))
 
-    def _scaled(self, queries: _Tokens, state: State) -> tuple[_Tokens, Tensor]:
-        """With log weights such that no feature overflows, and the log scale of the sums, ``(R, L, 1)``."""
+    def _rescaled(self, queries: _Tokens, state: CodeState) -> tuple[_Tokens, Tensor]:
+        """Shift log weights so that no feature overflows; return also the log scale of the sums, ``(R, L, 1)``."""
         weights = self.products.codes.spread(state.counts.unsqueeze(-1).expand(-1, -1, -1, 2), [1, 1])
         absent = weights.take_along_dim(queries.codes.unsqueeze(-1), -2).sum(1) == 0  # (R, L, 2)
         key_scale = finite(state.scale)
@@ -121,7 +120,7 @@ class Engine:
         log_weight = (queries.log_weight + (key_scale - scale)).masked_fill(absent, -torch.inf)
         return queries._replace(log_weight=log_weight), scale
 
-    def _tokens(self, u: Tensor, side: Side, rows: slice, keep: Tensor | None) -> _Tokens:
+    def _tokens(self, u: Tensor, rows: slice, keep: Tensor | None) -> _Tokens:
         omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
         products, square = u @ omega.mT, self.root**2 * half_square(u)
         codes = self.products.codes.of_signs(products[..., -self.n :])
@@ -131,13 +130,8 @@ class Engine:
             keep = keep.unsqueeze(-1)
             projected, square = (t.masked_fill(~keep, 0) for t in (projected, square))
             codes = codes.where(keep.mT, self.products.codes.shape[1])
-        log_weight = torch.cat(
-            [
-                base._prepare(p, side, Shared(p, square))[2]
-                for base, p in zip(self.bases, _by_base(projected, self.bases), strict=True)
-            ],
-            -1,
-        )
+        weights = [base.isotropic_log_weight(square) for base in self.bases]
+        log_weight = torch.cat(weights, -1)
         # Queries and keys get a third of the range each, and the sums with the values the last.
         small = _largest(projected) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
         if keep is not None:
@@ -145,33 +139,30 @@ class Engine:
         return _Tokens(codes, projected, log_weight, small)
 
     def _features(self, tokens: _Tokens, *, empty: bool = False) -> Tensor:
-        """Features of both bases of all tokens, ``(R·L, D)``, and a row of zeros if there is to be an ``empty`` one."""
+        """Return the features of both bases of all tokens, ``(R·L, D)``, and a row of zeros if ``empty``."""
         projected, logs = (t.flatten(0, 1) for t in (tokens.projected, tokens.log_weight))
         by_base = _by_base(projected, self.bases)
         if self.in_place and tokens.small:
             table = self.table.of(len(logs) + empty, sum(self.widths), like=logs)
             weights, parts = logs.exp().split(1, -1), table[: len(logs)].split(self.widths, -1)
             for base, p, weight, part in zip(self.bases, by_base, weights, parts, strict=True):
-                base._fill(p, weight, part)
+                base.fill_isotropic(p, weight, part)
             table[len(logs) :] = 0
             return table
         phi = []
-        for k, (base, p) in enumerate(zip(self.bases, by_base, strict=True)):
-            real, imag = (
-                p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
-            )
-            phi.append(base._finish([real, imag, logs[:, k : k + 1], None, p, None], "query"))
+        for base, p, log_weight in zip(self.bases, by_base, logs.split(1, -1), strict=True):
+            phi.append(base.isotropic_features(p, log_weight))
         return pad(torch.cat(phi, -1), (0, 0, 0, int(empty)))
 
 
 def _largest(numbers: Tensor) -> float:
-    """The largest magnitude."""
+    """Return the largest magnitude."""
     low, high = numbers.detach().aminmax()
     return max(-float(low), float(high))
 
 
 def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
-    """The columns ωᵀu of either base, which may be the same."""
+    """Return the columns ωᵀu of either base; bases may share them."""
     if bases[0].projection is bases[1].projection:
         return projected, projected
     return projected.split([base.n_projections for base in bases], -1)

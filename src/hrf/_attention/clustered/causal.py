@@ -1,30 +1,45 @@
-"""Causal attention with exact pairs of clusters: the other pairs have features, exact ones need all keys so far."""
+"""Causal attention with a clustered hybrid: its estimates have features; exact pairs need all keys so far."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from hrf._attention.clustered.common import LOG2E, by_label
+from hrf._attention.call import Call
+from hrf._attention.carry import Carry, Past, prepare
 from hrf._attention.clustered.exact import Lists, met
+from hrf._attention.clustered.tokens import LOG2E, by_label
+from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import Inputs
 from hrf._attention.label_blocks import with_ones
 from hrf.features.base import FeatureMap, Features, Side
 from hrf.features.clustered import ClusteredHybrid
 
-__all__ = ["Estimated", "Past", "partly_exact", "sums"]
+__all__ = ["prepare_clustered"]
 
 
-def partly_exact(feature_map: FeatureMap) -> ClusteredHybrid | None:
-    """The map, if it has pairs of clusters that are exact."""
-    if isinstance(feature_map, ClusteredHybrid) and feature_map.exact is not None:
-        return feature_map
-    return None
+def prepare_clustered(
+    inputs: Inputs, feature_map: ClusteredHybrid, rule: Denominator, carry: Carry | None = None
+) -> tuple[Call, tuple[Tensor | None, ...]]:
+    """Describe a causal call, with the sums over exact pairs among its tensors.
+
+    Key centres stay where they were fitted: centres that move with the keys would let later keys in.
+    """
+    if feature_map.recenter:
+        feature_map = copy.copy(feature_map)
+        feature_map.recenter = False
+    if feature_map.exact is None:
+        return prepare(inputs, feature_map, rule, carry)
+    past = _past(inputs, feature_map, None if carry is None else carry.past)
+    estimated = _Estimated(feature_map) if feature_map.per_pair else feature_map
+    call, tensors = prepare(inputs, estimated, rule, carry, past)
+    return call, (*tensors[:5], *_sums(inputs, past, feature_map))
 
 
-class Estimated(FeatureMap):
+class _Estimated(FeatureMap):
     """The pairs of a clustered hybrid that are not exact. The scale of their features has no gradient."""
 
     def __init__(self, whole: ClusteredHybrid) -> None:
@@ -33,43 +48,30 @@ class Estimated(FeatureMap):
         self.dim, self.heads, self.feature_dim = whole.dim, whole.heads, whole.feature_dim
 
     @property
+    @override
     def nonnegative(self) -> bool:
-        """Whether no estimate can be negative."""
         return self.whole.nonnegative
 
+    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
         return self.whole.estimated_features(x, side)
 
 
-class Past(NamedTuple):
-    """The keys so far, S of them.
-
-    Attributes:
-        key: as they were given, ``(B, H, S, d)``.
-        value: likewise, ``(B, H, S, d_v)``.
-        label: their clusters, ``(B, H, S)``; n_k for those to ignore.
-    """
-
-    key: Tensor
-    value: Tensor
-    label: Tensor
-
-    @classmethod
-    def of(cls, inputs: Inputs, phi: ClusteredHybrid, before: Past | None) -> Past:
-        """The keys of some tokens, and those before them."""
-        label = phi.assign(inputs.key.detach().to(inputs.dtype) * inputs.root, "key")
-        if inputs.ignore is not None:
-            label = label.masked_fill(inputs.ignore.unsqueeze(1), phi.n_k)
-        new = cls(inputs.key, inputs.value, label)
-        parts = [new] if before is None else [before, new]
-        # Copied in any case: a state owns its tensors.
-        return cls(*(torch.cat(some, 2) for some in zip(*parts, strict=True)))
+def _past(inputs: Inputs, phi: ClusteredHybrid, before: Past | None) -> Past:
+    """Append the keys of ``inputs`` to the keys before them; the label of ignored keys is n_k."""
+    label = phi.assign(inputs.key.detach().to(inputs.dtype) * inputs.root, "key")
+    if inputs.ignore is not None:
+        label = label.masked_fill(inputs.ignore.unsqueeze(1), phi.n_k)
+    new = Past(inputs.key, inputs.value, label)
+    parts = [new] if before is None else [before, new]
+    # Copied in any case: a state owns its tensors.
+    return Past(*(torch.cat(some, 2) for some in zip(*parts, strict=True)))
 
 
-def sums(inputs: Inputs, past: Past, phi: ClusteredHybrid) -> Features:
-    """Σ exp(xᵀy) (v(y), 1) over the exact pairs of each query with the keys up to it: ``(B·H, L, d_v + 1)``.
+def _sums(inputs: Inputs, past: Past, phi: ClusteredHybrid) -> Features:
+    """Sum exp(xᵀy) (v(y), 1) over the exact pairs of each query with the keys up to it: ``(B·H, L, d_v + 1)``.
 
-    ``past`` has the keys of the queries too, its last.
+    The last keys of ``past`` are those of ``inputs``.
     """
     assert phi.exact is not None
     x = inputs.query.to(inputs.dtype) * inputs.root

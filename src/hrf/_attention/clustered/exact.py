@@ -1,7 +1,7 @@
 """Pairs of clusters that are exact: exp(xᵀy) for the queries of one and the keys of the other.
 
-A block of queries meets the list of the keys of its exact clusters, all of them or, in causal attention, the
-beginning of it. The backward pass computes the products again, so that none of them is kept.
+A block of queries meets the list of the keys of its exact clusters: all of the list or, in causal attention, its
+beginning. The backward pass recomputes the products, so that none of them is kept.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from typing_extensions import override
 
-from hrf._attention import loops as numba_loops
-from hrf._attention.clustered import common
-from hrf._attention.clustered.common import LOG2E, Engine
-from hrf._attention.label_blocks import Blocks
+from hrf import tuning
+from hrf._attention import loops
+from hrf._attention.clustered.tokens import LOG2E, PairEngine
+from hrf._attention.label_blocks import LabelBlocks
 from hrf.features.base import Features, finite, full_precision
 
 __all__ = ["Exact", "Lists", "met"]
 
-_SHARES = 8  # a thread: blocks are not all the same work
 
-
-class Exact(Engine):
+class Exact(PairEngine):
     """Softmax numerators."""
 
+    @override
     def sums(self) -> Features:
-        """Those of all queries."""
         assert self.active is not None
         queries, keys = self.queries.blocks, self.keys.blocks
         lists = Lists.of(queries, keys, self.active)
         x = self.queries.tokens * (self.queries.root * self.keys.root * LOG2E)
-        flat = (t.flatten(0, -2) for t in (x, self.keys.tokens, self._columns(self.values)))
+        flat = (t.flatten(0, -2) for t in (x, self.keys.tokens, self.columns(self.values)))
         return Features(*(t.unflatten(0, (len(self.active), -1)) for t in met(queries, lists, *flat)))
 
 
 class Lists(NamedTuple):
-    """Lists of keys, and how much of a list each block of queries meets.
+    """Lists of keys, and how many keys of a list each block of queries meets.
 
     Attributes:
         tokens: the keys of all lists, one list after the other.
@@ -52,8 +51,8 @@ class Lists(NamedTuple):
     lengths: Tensor
 
     @classmethod
-    def of(cls, queries: Blocks, keys: Blocks, exact: Tensor, last: Tensor | None = None) -> Lists:
-        """The keys that go with each block of queries.
+    def of(cls, queries: LabelBlocks, keys: LabelBlocks, exact: Tensor, last: Tensor | None = None) -> Lists:
+        """List the keys that each block of queries meets.
 
         Args:
             queries: by cluster.
@@ -73,10 +72,10 @@ class Lists(NamedTuple):
         seen = torch.searchsorted(ranks, bounds, right=True) - first.unsqueeze(-1)
         return cls(ranks % n_tokens, first, seen)
 
-    def products(self, queries: Blocks, x: Tensor, y: Tensor, values: Tensor) -> Iterator[_Products]:
-        """Some blocks after others, of those that meet any key."""
+    def products(self, queries: LabelBlocks, x: Tensor, y: Tensor, values: Tensor) -> Iterator[_Products]:
+        """Yield batches of the blocks that meet any key."""
         both = torch.cat([y, values], -1)  # one gather is faster than two
-        # Blocks that meet about as many keys go together.
+        # LabelBlocks that meet about as many keys go together.
         most, order = self.lengths.amax(-1).sort()
         lengths, least = most.tolist(), self.lengths.amin(-1)[order].tolist()
         for some in _batches(lengths, lengths.count(0), queries.members.shape[-1]):
@@ -95,12 +94,12 @@ class Lists(NamedTuple):
 
 
 class _Products(NamedTuple):
-    """Some blocks of queries with the keys that they meet.
+    """A batch of blocks of queries with the keys that they meet.
 
     Attributes:
-        blocks: which, ``(n,)``.
-        members: which queries, ``(n, size)``.
-        keys: which keys, ``(n, k)``.
+        blocks: indices of the blocks, ``(n,)``.
+        members: indices of the queries, ``(n, size)``.
+        keys: indices of the keys, ``(n, k)``.
         query: x, ``(n, size, d)``.
         key: y, ``(n, k, d)``.
         value: v, ``(n, k, c)``.
@@ -116,19 +115,19 @@ class _Products(NamedTuple):
     logs: Tensor
 
 
-def met(queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Features:
-    """Σ 2^(xᵀy) v(y) over the keys that each query meets, ``(R·L, c)``; a scale of −∞ where there are none."""
+def met(queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Features:
+    """Sum 2^(xᵀy) v(y) over the keys that each query meets, ``(R·L, c)``; the scale is −∞ where there are none."""
     return Features(*(queries.give(t) for t in _Met.apply(queries, lists, x, y, values)))
 
 
 class _Met(torch.autograd.Function):
-    """The sums and their scales at all places: ``(N, size, c)`` and ``(N, size, 1)``."""
+    """Sums and their scales at all places: ``(N, size, c)`` and ``(N, size, 1)``."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Any:
+    def forward(ctx: Any, queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Any:
         sums = values.new_zeros(*queries.members.shape, values.shape[-1])
         scales = values.new_full((*queries.members.shape, 1), -torch.inf)
-        if numba_loops.serves(x, y, values):
+        if loops.serves(x, y, values):
             _in_loops(queries, lists, x, y, values, sums, scales)
         else:
             for some in lists.products(queries, x, y, values):
@@ -157,33 +156,33 @@ class _Met(torch.autograd.Function):
 
 
 def _in_loops(
-    queries: Blocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor, sums: Tensor, scales: Tensor
+    queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor, sums: Tensor, scales: Tensor
 ) -> None:
     """Fill in sums and scales in compiled loops."""
     from hrf._attention.loops.pairs import met
 
-    step = max(1, len(sums) // (_SHARES * torch.get_num_threads()))
+    step = max(1, len(sums) // (tuning.EXACT_TASKS_PER_THREAD * torch.get_num_threads()))
     blocks = (queries.members, queries.filled, lists.first, lists.lengths, sums, scales)
-    every = numba_loops.arrays(lists.tokens, x, y, values)
+    every = loops.arrays(lists.tokens, x, y, values)
     shares = zip(*(t.split(step) for t in blocks), strict=True)
-    numba_loops.each(met, ((*numba_loops.arrays(*share), *every) for share in shares))
+    loops.each(met, ((*loops.arrays(*share), *every) for share in shares))
 
 
 def _rows(tokens: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``tokens (T, ...)`` by index ``(n, k)``: ``(n, k, ...)``."""
+    """Gather rows of ``tokens (T, ...)`` by index ``(n, k)``: ``(n, k, ...)``."""
     return tokens.index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
 def _add(tokens: Tensor, index: Tensor, rows: Tensor) -> None:
-    """Add rows ``(n, k, d)`` to those of ``tokens (T, d)``."""
+    """Add rows ``(n, k, d)`` to the rows of ``tokens (T, d)`` by index, in place."""
     tokens.index_add_(0, index.flatten(), rows.flatten(0, 1))
 
 
 def _batches(lengths: list[int], start: int, size: int) -> Iterator[slice]:
-    """Blocks by number of keys, ascending, in products of at most `FLOATS`."""
+    """Cut blocks, ascending by number of keys, into batches with products of at most `tuning.CLUSTER_FLOATS`."""
     while start < len(lengths):
         end = start + 1
-        while end < len(lengths) and lengths[end] * size * (end + 1 - start) <= common.FLOATS:
+        while end < len(lengths) and lengths[end] * size * (end + 1 - start) <= tuning.CLUSTER_FLOATS:
             end += 1
         yield slice(start, end)
         start = end

@@ -1,26 +1,27 @@
-"""Pairs of clusters with a map each."""
+"""Pairs of clusters with a map each: ``paper`` and ``moments``."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from hrf._attention.clustered import common
-from hrf._attention.clustered.common import LOG2E, Engine, merged
+from hrf import tuning
+from hrf._attention.clustered.tokens import LOG2E, PairEngine, added
 from hrf.features.base import Features, Side, finite
 from hrf.features.grouping import Groups, gather_rows
 
 __all__ = ["Pairs"]
 
 
-class Pairs(Engine):
-    """For ``paper`` and ``moments``, a map a pair of clusters.
+class Pairs(PairEngine):
+    """Sums with a map per pair of clusters.
 
-    Clusters are padded to the largest, and some places of all of them are mapped at a time.
+    Clusters are padded to the largest, and a few places of all of them are mapped at a time.
     """
 
+    @override
     def sums(self) -> Features:
-        """Those of all queries."""
         states, table = self._states()
         if self.active is not None:
             table = table.masked_fill(~self.active.view(table.shape), -torch.inf)
@@ -29,29 +30,26 @@ class Pairs(Engine):
             gather_rows(self.queries.tokens, groups.members[..., some])
             for some in self._places(groups.filled)
         )
-        read = [self._again(self._read, some, states, table) for some in tokens]
+        read = [self.recomputed(self._read, some, states, table) for some in tokens]
         index = self.queries.labels * groups.filled.shape[-1] + groups.place
         every = (torch.cat(t, -2).flatten(-3, -2) for t in zip(*read, strict=True))
         return Features(*(gather_rows(t, index).flatten(0, -3) for t in every))
 
     def _states(self) -> tuple[Tensor, Tensor]:
-        """Sums of φ(y) v(y)ᵀ for all pairs, ``(..., n_q, n_k·D, c)``, and their scales ``(..., n_q, n_k, 1, 1)``."""
-        values = self._columns(self.values)
-        groups = Groups.of(self.keys.labels, self.phi.n_k + 1)  # the last are those left out
+        """Sum φ(y) v(y)ᵀ for all pairs, ``(..., n_q, n_k·D, c)``; the scales are ``(..., n_q, n_k, 1, 1)``."""
+        values = self.columns(self.values)
+        groups = Groups.of(self.keys.labels, self.phi.n_k + 1)  # the last are keys left out
         members, filled = (t[..., :-1, :] for t in (groups.members, groups.filled))
-        states, scale = merged(
-            self._again(
-                self._write,
-                gather_rows(self.keys.tokens, members[..., some]),
-                gather_rows(values, members[..., some]),
-                filled[..., some].unsqueeze(-1),
-            )
-            for some in self._places(filled)
-        )
-        return states.flatten(-3, -2), scale
+        total: Features | None = None
+        for some in self._places(filled):
+            tokens, v = (gather_rows(t, members[..., some]) for t in (self.keys.tokens, values))
+            part = self.recomputed(self._write, tokens, v, filled[..., some].unsqueeze(-1))
+            total = added(total, part)
+        assert total is not None
+        return total.values.flatten(-3, -2), total.log_scale
 
     def _write(self, tokens: Tensor, values: Tensor, filled: Tensor) -> Features:
-        """Those of keys in some places of all clusters, ``(..., n_k, places, ·)`` each."""
+        """Return the states of keys in some places of all clusters, ``(..., n_k, places, ·)`` each."""
         features, logs = self._map(tokens.unsqueeze(-4) * self.keys.root, "key")
         logs = logs.masked_fill(~filled.unsqueeze(-4), -torch.inf)
         scale = logs.detach().amax(-2, keepdim=True)
@@ -59,7 +57,7 @@ class Pairs(Engine):
         return Features(weighted.mT @ values.masked_fill(~filled, 0).unsqueeze(-4), scale)
 
     def _read(self, tokens: Tensor, states: Tensor, table: Tensor) -> Features:
-        """The sums of queries in some places of all clusters, ``(..., n_q, places, ·)``."""
+        """Return the sums of queries in some places of all clusters, ``(..., n_q, places, ·)``."""
         features, logs = self._map(tokens.unsqueeze(-3) * self.queries.root, "query")
         logs = logs + table
         scale = logs.detach().amax(-3, keepdim=True)
@@ -67,7 +65,7 @@ class Pairs(Engine):
         return Features(weighted.transpose(-3, -2).flatten(-2) @ states, scale.squeeze(-3))
 
     def _map(self, u: Tensor, side: Side) -> Features:
-        """Features of ``(..., H, n_q or 1, n_k or 1, places, d)`` by the map of every pair; logs to the base 2."""
+        """Map ``(..., H, n_q or 1, n_k or 1, places, d)`` by the map of every pair; logs are to the base 2."""
         phi = self.phi
         assert phi.feature_map is not None
         every = u.expand(*u.shape[:-4], phi.n_q, phi.n_k, -1, -1)
@@ -76,9 +74,9 @@ class Pairs(Engine):
         return Features(values, log_scale * LOG2E)
 
     def _places(self, filled: Tensor) -> list[slice]:
-        """Places of the clusters that hold tokens, so many at a time that their features stay small."""
+        """Cut the places that hold tokens into batches whose features stay small."""
         assert self.phi.feature_map is not None
         n_places = max(1, int(filled.sum(-1).max()))
         n_rows = self.queries.centers.shape[0] * self.phi.n_q * self.phi.n_k
-        step = max(1, common.FLOATS // (n_rows * self.phi.feature_map.feature_dim))
+        step = max(1, tuning.CLUSTER_FLOATS // (n_rows * self.phi.feature_map.feature_dim))
         return [slice(start, min(start + step, n_places)) for start in range(0, n_places, step)]

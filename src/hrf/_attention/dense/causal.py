@@ -1,132 +1,67 @@
-"""Causal linear attention in chunks: a matrix of estimates within a chunk, a state between chunks.
+"""Causal attention in chunks: a matrix of estimates within a chunk, a state between chunks.
 
 With sⱼ the log scale of key j, cᵢ = max_{j≤i} sⱼ (so that a later key changes nothing, not even a scale), S the
 state from earlier chunks and c its scale, a row of sums at the scale cᵢ is
 
     Oᵢ = Σ_{j≤i} Wᵢⱼ φ(xᵢ)ᵀψ(yⱼ) vⱼ + exp(c − cᵢ) φ(xᵢ)ᵀ S,   Wᵢⱼ = exp(sⱼ − cᵢ) ≤ 1.
 
-Sums over pairs that are exact are made before (``clusters/causal.py``), on a scale of their own, and added to Oᵢ.
-
-The backward pass goes forward in time for the queries, which need S, made again chunk by chunk, and backward
-for the keys and values, which need ∂S: no state is kept.
+Sums over exact pairs of clusters are computed before (``clustered/causal.py``), on a scale of their own, and added to
+Oᵢ. The backward pass goes forward in time for the queries, which need S, recomputed chunk by chunk, and backward for
+the keys and values, which need ∂S: no state is kept.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from hrf._attention.clustered import causal as clusters
-from hrf._attention.clustered.causal import Past
-from hrf._attention.clustered.chunks import Clustered, of_residuals
-from hrf._attention.denominator import Denominator
-from hrf._attention.dense.blocks import LOWEST, Blocks, Outputs
-from hrf._attention.dense.chunks import Chunks, Dense, Products, joined
-from hrf._attention.dense.unscaled_positive import Small
-from hrf._attention.inputs import Inputs
-from hrf.features.base import FeatureMap, Features, common_scale, full_precision
-from hrf.features.clustered import ClusteredHybrid
+from hrf import tuning
+from hrf._attention.call import Call, Path
+from hrf._attention.dense.chunks import Chunks, Products, joined
+from hrf._attention.dense.unscaled_positive import UnscaledPositive
+from hrf._attention.quotients import Outputs
+from hrf.features.base import Features, common_scale
 
-__all__ = ["Carry", "attend", "fixed"]
-
-_CHUNK = 128
+__all__ = ["in_chunks"]
 
 
-class Carry(NamedTuple):
-    """Σ ψ(y) vᵀ over all keys so far, with a column for the denominators, at a log scale.
+def in_chunks(
+    prepare: Callable[..., tuple[Call, tuple[Tensor | None, ...]]], chunks: Callable[[Call], Chunks]
+) -> Path:
+    """Return the path of causal attention for maps whose features ``chunks`` computes.
 
-    Attributes:
-        state: ``(B, H, D, d_v + 1)``, or B and H in one axis.
-        scale: ``(B, H, 1, 1)``, likewise.
-        past: the keys themselves, if some pairs are exact.
+    Its tensors are query, key, value, the state and its scale, and the sums over exact pairs and their scale or two
+    times ``None``; its outputs are those of all rows, and the new state and its scale.
     """
-
-    state: Tensor
-    scale: Tensor
-    past: Past | None = None
-
-    @classmethod
-    def empty(cls, inputs: Inputs, feature_map: FeatureMap) -> Carry:
-        """That of no keys."""
-        key, width = inputs.key, inputs.value.shape[-1] + 1
-        state = key.new_zeros(*key.shape[:2], feature_map.feature_dim, width, dtype=inputs.dtype)
-        return cls(state, state.new_full((*key.shape[:2], 1, 1), LOWEST))
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Carry:
-        """What `tensors` returned."""
-        past = Past(*(tensors[name] for name in Past._fields)) if "key" in tensors else None
-        return cls(tensors["state"], tensors["scale"], past)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it, by name."""
-        past = {} if self.past is None else self.past._asdict()
-        return {"state": self.state, "scale": self.scale, **past}
-
-
-def attend(
-    inputs: Inputs, moments: Tensor, feature_map: FeatureMap, rule: Denominator, carry: Carry | None = None
-) -> tuple[Tensor, Carry]:
-    """Attention of every query to the keys up to it, ``(B, H, L, d_v)``, and what to carry on.
-
-    ``moments`` are those of the keys that each row sees, the ones in ``carry`` included.
-    """
-    past = known = None
-    if (whole := clusters.partly_exact(feature_map)) is not None:
-        past = Past.of(inputs, whole, None if carry is None else carry.past)
-        known, feature_map = clusters.sums(inputs, past, whole), clusters.Estimated(whole)
-    blocks = Blocks.of(inputs, feature_map, rule)
-    fresh = carry is None
-    carry = carry or Carry.empty(inputs, feature_map)
-    state, scale = (tensor.to(inputs.dtype).flatten(0, 1) for tensor in (carry.state, carry.scale))
-    learned = [p for p in feature_map.parameters() if p.requires_grad]
-    tensors = inputs.query, inputs.key, inputs.value, state, scale, *(known or (None, None))
-    out, state, scale = _Attend.apply(blocks, moments, fresh, *tensors, *learned)
-    lead = carry.state.shape[:2]
-    return out, Carry(state.unflatten(0, lead), scale.unflatten(0, lead), past)
-
-
-def fixed(feature_map: FeatureMap) -> FeatureMap:
-    """The map itself, or with centres that stay where they were fitted: those of moving ones see later keys."""
-    if feature_map.factorised:
-        return feature_map
-    if isinstance(feature_map, ClusteredHybrid):
-        still = copy.copy(feature_map)
-        still.recenter = False
-        return still
-    raise NotImplementedError(
-        f"causal attention needs features, and {type(feature_map).__name__} is made of maps without: a "
-        "ClusteredHybrid with exact pairs or moving centres; use that itself, or fit it without"
-    )
+    return Path(prepare, partial(_forward, chunks), partial(_backward, chunks))
 
 
 class _Chunk(NamedTuple):
-    """Positions of a chunk, the rows of their queries, and the scales of these rows."""
+    """Positions of a chunk, the rows of their queries, and how many rows each position has."""
 
     keys: slice
     rows: slice
     groups: int
 
     def tops(self, tops: Tensor) -> Tensor:
-        """Scales of all positions, ``(N, S, 1)``, for the rows of the chunk."""
+        """Return the scales of all positions, ``(N, S, 1)``, for the rows of the chunk."""
         own = tops[:, self.keys]
         return own if self.groups == 1 else own.repeat_interleave(self.groups, 1)
 
     def weights(self, log_scale: Tensor, row_tops: Tensor) -> Tensor:
-        """W: ``(N, rows, keys)``."""
+        """Return W: ``(N, rows, keys)``."""
         position = torch.arange(log_scale.shape[1], device=log_scale.device)
         later = position > position.repeat_interleave(self.groups)[:, None]
         return (log_scale.mT - row_tops).masked_fill_(later, -torch.inf).exp_()
 
 
-def _cut(query: Tensor, key: Tensor, size: int) -> Iterator[_Chunk]:
-    length, size = key.shape[2], size * _CHUNK
+def _cut(query: Tensor, key: Tensor, chunks: Chunks) -> Iterator[_Chunk]:
+    length, size = key.shape[2], chunks.length * tuning.CAUSAL_CHUNK
     groups = query.shape[2] // max(1, length)
     for start in range(0, length, size):
         stop = min(start + size, length)
@@ -135,7 +70,7 @@ def _cut(query: Tensor, key: Tensor, size: int) -> Iterator[_Chunk]:
 
 @dataclass
 class _Running:
-    """A `Carry` in parts, of one's own."""
+    """A state in parts that are written in place, and its scale."""
 
     states: list[Tensor]
     scale: Tensor
@@ -148,126 +83,143 @@ class _Running:
         self.scale = top
 
 
-def _chunks(blocks: Blocks) -> Chunks:
-    clustered = of_residuals(blocks.feature_map)
-    return Dense(blocks) if clustered is None else Clustered(blocks, clustered)
+def _forward(
+    make_chunks: Callable[[Call], Chunks],
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Tensor,
+    scale: Tensor,
+    exact: Tensor | None,
+    exact_scale: Tensor | None,
+    saved: list[Tensor | None] | None = None,
+) -> tuple[Tensor, ...]:
+    lead = query.shape[:2]
+    unscaled = None if call.resumed else UnscaledPositive.of(call, query, key, value)
+    if unscaled and (found := unscaled.causal(tuning.CAUSAL_CHUNK)):
+        outputs, states = found
+        tops = unscaled.tops()
+        last, last_scale = unscaled.joined(states, tops[:, -1:]), tops[:, -1:].clone()
+        if saved is not None:
+            outputs = outputs._replace(log_scale=unscaled.query_log_scale())
+    else:
+        chunks = make_chunks(call)
+        running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
+        outputs = Outputs.empty(running.states[0], query.shape[2])
+        tops = running.scale.new_empty(len(running.scale), key.shape[2], 1)
+        for chunk in _cut(query, key, chunks):
+            x = chunks.vectors(query, chunk.rows, "query")
+            phi = chunks.features(x, chunk.rows, "query")
+            psi = chunks.features(chunks.vectors(key, chunk.keys, "key"), chunk.keys, "key")
+            v = chunks.values(value, chunk.keys)
+            tops[:, chunk.keys] = torch.maximum(running.scale, psi.log_scale.cummax(1).values)
+            top = chunk.tops(tops)
+            scores = phi.scores(psi).mul_(chunk.weights(psi.log_scale, top))
+            values = phi.times(running.states).mul_((running.scale - top).exp()).baddbmm_(scores, v)
+            sums = Features(values, phi.log_scale + top)
+            if exact is not None and exact_scale is not None:
+                sums = _plus(sums, Features(exact[:, chunk.rows], exact_scale[:, chunk.rows]))
+            outputs.fill(call, chunk.rows, x, sums)
+            running.add(psi, v, top[:, -1:])
+        last, last_scale = joined(running.states), running.scale.clone()
+    call.rule.count(outputs.low.unflatten(0, lead), call.moments[..., :1])
+    if saved is not None:
+        saved += [query, key, value, state, scale, exact_scale, tops, *outputs]
+    return outputs.values.unflatten(0, lead), last.unflatten(0, lead), last_scale.unflatten(0, lead)
 
 
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        blocks: Blocks,
-        moments: Tensor,
-        fresh: bool,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        state: Tensor,
-        scale: Tensor,
-        known: Tensor | None,
-        known_scale: Tensor | None,
-        *learned: Tensor,
-    ) -> Any:
-        small = Small.of(blocks, query, key, value) if fresh else None
-        if small and (found := small.causal(_CHUNK)):
-            outputs, states = found
-            tops = small.tops()
-            carry = Carry(small.joined(states, tops[:, -1:]), tops[:, -1:])
-            if any(ctx.needs_input_grad):
-                outputs = outputs._replace(log_scale=small.query_log_scale())
-        else:
-            exact = None if known is None or known_scale is None else Features(known, known_scale)
-            outputs, carry, tops = _outputs(blocks, query, key, value, Carry(state, scale), moments, exact)
-        blocks.rule.count(outputs.low.unflatten(0, query.shape[:2]), moments[..., :1])
-        ctx.blocks, ctx.learned = blocks, learned
-        # The backward pass uses the map again: saved here, a redraw in between is an error.
-        saved = query, key, value, state, scale, known_scale, tops, *outputs
-        ctx.save_for_backward(*saved, *blocks.feature_map.buffers())
-        last = carry.scale.clone()
-        ctx.mark_non_differentiable(last)
-        return outputs.values.unflatten(0, query.shape[:2]), carry.state, last
+def _plus(sums: Features, others: Features) -> Features:
+    (values, more), log_scale = common_scale([sums, others])
+    return Features(values.add_(more), log_scale)
 
-    @staticmethod
-    @once_differentiable
-    @full_precision
-    def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> Any:
-        blocks: Blocks = ctx.blocks
-        query, key, value, state, scale, known_scale, tops, *rest = ctx.saved_tensors
-        divided, grad = Outputs(*rest[: len(Outputs._fields)]), grad.flatten(0, 1)
-        grad_known = None if known_scale is None else state.new_empty(*grad.shape[:2], state.shape[-1])
-        learned = {p: torch.zeros_like(p) for p in ctx.learned}
-        grad_query, grad_key, grad_value = (torch.empty_like(u) for u in (query, key, value))
-        before = {}  # the scale of the state that each chunk starts from
-        chunks = _chunks(blocks)
-        running = _Running(chunks.split(state), scale)
-        for chunk in _cut(query, key, chunks.size):
+
+def _backward(
+    make_chunks: Callable[[Call], Chunks],
+    call: Call,
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> Sequence[Tensor | None]:
+    query, key, value, state, scale, exact_scale, tops, *rest = saved
+    chunks, learned = make_chunks(call), {p: torch.zeros_like(p) for p in call.learned}
+    running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
+    pass_ = _Backward(call, chunks, query, key, value, tops, Outputs(*rest), grads[0].flatten(0, 1), learned)
+    grad_query, grad_exact, before = pass_.over_queries(running, exact_scale)
+    states = chunks.split(grads[1].flatten(0, 1))
+    grad_key, grad_value = pass_.over_keys(states, before)
+    grad_state = joined(states).view(state.shape)
+    return grad_query, grad_key, grad_value, grad_state, None, grad_exact, None, *learned.values()
+
+
+@dataclass
+class _Backward:
+    """The two halves of the backward pass.
+
+    Attributes:
+        tops: the scales cᵢ, ``(N, S, 1)``.
+        divided: the outputs of the forward pass.
+        grad: gradient of the outputs, ``(N, L, d_v)``.
+        learned: gradients of the map's tensors, which are added to.
+    """
+
+    call: Call
+    chunks: Chunks
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    tops: Tensor
+    divided: Outputs
+    grad: Tensor
+    learned: dict[Tensor, Tensor]
+
+    def over_queries(
+        self, running: _Running, exact_scale: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, dict[int, Tensor]]:
+        """Go forward in time: gradients of queries and exact sums, and the scale that each chunk starts from."""
+        chunks, divided, rule = self.chunks, self.divided, self.call.rule
+        grad_query, before = torch.empty_like(self.query), {}
+        width = running.states[0].shape[-1]
+        grad_exact = None if exact_scale is None else self.grad.new_empty(*self.grad.shape[:2], width)
+        for chunk in _cut(self.query, self.key, chunks):
             before[chunk.keys.start] = running.scale
-            phi, pull = chunks.traced(query, chunk.rows, "query")
-            psi = chunks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key")
-            v, top = blocks.values(value, chunk.keys), chunk.tops(tops)
-            g, along = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
+            phi, pull = chunks.traced(self.query, chunk.rows, "query")
+            psi = chunks.features(chunks.vectors(self.key, chunk.keys, "key"), chunk.keys, "key")
+            v, top, grad = (
+                chunks.values(self.value, chunk.keys),
+                chunk.tops(self.tops),
+                self.grad[:, chunk.rows],
+            )
+            g, along = divided.pull(grad, chunk.rows, phi.log_scale + top, rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
             decay = (running.scale - top).exp()
             grad_phi = phi.gradient(g * decay, running.states, grad_scores, psi)
-            if grad_known is not None:
-                at = known_scale[:, chunk.rows]
-                grad_known[:, chunk.rows], _ = divided.pull(grad[:, chunk.rows], chunk.rows, at, blocks.rule)
-            grad_query[:, :, chunk.rows] = pull(grad_phi, along, learned)
+            if grad_exact is not None and exact_scale is not None:
+                at = exact_scale[:, chunk.rows]
+                grad_exact[:, chunk.rows], _ = divided.pull(grad, chunk.rows, at, rule)
+            grad_query[:, :, chunk.rows] = pull(grad_phi, along, self.learned)
             running.add(psi, v, top[:, -1:])
-        states = chunks.split(grad_state)
-        for chunk in reversed(list(_cut(query, key, chunks.size))):
-            phi = chunks.features(blocks.vectors(query, chunk.rows, "query"), chunk.rows, "query")
-            psi, pull = chunks.traced(key, chunk.keys, "key")
-            v, top, start = blocks.values(value, chunk.keys), chunk.tops(tops), before[chunk.keys.start]
-            g, _ = divided.pull(grad[:, chunk.rows], chunk.rows, phi.log_scale + top, blocks.rule)
+        return grad_query, grad_exact, before
+
+    def over_keys(self, states: list[Tensor], before: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
+        """Go backward in time: gradients of keys and values; ``states``, the gradient of the state, is written to."""
+        chunks, rule = self.chunks, self.call.rule
+        grad_key, grad_value = torch.empty_like(self.key), torch.empty_like(self.value)
+        for chunk in reversed(list(_cut(self.query, self.key, chunks))):
+            phi = chunks.features(chunks.vectors(self.query, chunk.rows, "query"), chunk.rows, "query")
+            psi, pull = chunks.traced(self.key, chunk.keys, "key")
+            v, top = chunks.values(self.value, chunk.keys), chunk.tops(self.tops)
+            start = before[chunk.keys.start]
+            g, _ = self.divided.pull(self.grad[:, chunk.rows], chunk.rows, phi.log_scale + top, rule)
             weights = chunk.weights(psi.log_scale, top)
             scores = phi.scores(psi).mul_(weights)
             share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk
             grad_v = psi.times(states).mul_(share).baddbmm_(scores.mT, g)
             grad_psi = psi.gradient(v * share, states, weights.mul_(g @ v.mT).mT, phi)
             along = (v * grad_v).sum(-1, keepdim=True)
-            grad_key[:, :, chunk.keys] = pull(grad_psi, along, learned)
-            grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(value[:, :, chunk.keys].shape)
+            grad_key[:, :, chunk.keys] = pull(grad_psi, along, self.learned)
+            grad_value[:, :, chunk.keys] = grad_v[..., :-1].view(self.value[:, :, chunk.keys].shape)
             for part in states:
                 part.mul_((start - top[:, -1:]).exp())
             phi.add_to(states, g * (start - top).exp())
-        grad_state = joined(states)
-        grads = grad_query, grad_key, grad_value, grad_state, None, grad_known, None
-        return None, None, None, *grads, *learned.values()
-
-
-def _outputs(
-    blocks: Blocks,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    carry: Carry,
-    moments: Tensor,
-    known: Features | None,
-) -> tuple[Outputs, Carry, Tensor]:
-    """Quotients of all rows, what to carry on, and the scales cᵢ."""
-    chunks = _chunks(blocks)
-    running = _Running(chunks.split(carry.state), carry.scale)
-    outputs = Outputs.empty(carry.state, query.shape[2])
-    tops = carry.state.new_empty(len(carry.state), key.shape[2], 1)
-    for chunk in _cut(query, key, chunks.size):
-        x = blocks.vectors(query, chunk.rows, "query")
-        phi = chunks.features(x, chunk.rows, "query")
-        psi = chunks.features(blocks.vectors(key, chunk.keys, "key"), chunk.keys, "key")
-        v = blocks.values(value, chunk.keys)
-        tops[:, chunk.keys] = torch.maximum(running.scale, psi.log_scale.cummax(1).values)
-        top = chunk.tops(tops)
-        scores = phi.scores(psi).mul_(chunk.weights(psi.log_scale, top))
-        values = phi.times(running.states).mul_((running.scale - top).exp()).baddbmm_(scores, v)
-        sums = Features(values, phi.log_scale + top)
-        if known is not None:
-            sums = _both(sums, Features(*(tensor[:, chunk.rows] for tensor in known)))
-        outputs.fill(blocks, chunk.rows, x, sums, moments)
-        running.add(psi, v, top[:, -1:])
-    return outputs, Carry(joined(running.states), running.scale), tops
-
-
-def _both(sums: Features, others: Features) -> Features:
-    (values, more), log_scale = common_scale([sums, others])
-    return Features(values.add_(more), log_scale)
+        return grad_key, grad_value

@@ -1,30 +1,46 @@
-"""Features of a chunk, for the products that causal attention is made of: with one another, and with a state.
+"""Blocks of positions, few enough to be finished in the cache: vectors, values, features, and products of features.
 
-`Dense` multiplies what a map gives. Maps with mostly zeros have products of their own (``clusters/chunks.py``).
-A state is in parts, ``(N, D, c)`` each, which the products may overwrite.
+Features never exist for a whole sequence. The backward pass recomputes those of a block, and pulls their gradients
+back before the next block. `Dense` serves any map; clustered maps, whose features are mostly zeros, have products of
+their own (``clustered/chunks.py``). With batch elements and heads in one axis N, a state is a list of tensors
+``(N, D, c)``, which products may overwrite.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
+from typing_extensions import Self, override
 
-from hrf._attention.dense.blocks import Blocks, Place
+from hrf import tuning
+from hrf._attention.call import Call
 from hrf.features.base import Features, Side
 
-__all__ = ["Chunks", "Dense", "Products", "Pull", "joined"]
+__all__ = ["LOWEST", "Chunks", "Dense", "Products", "Pull", "Scratch", "joined", "pulled"]
 
-# From the gradients of features, and of their log scale, to that of the rows; those of parameters are added.
+# The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
+LOWEST = -1e30
+
+# From the gradients of features and of their log scale to the gradient of the rows; parameters' gradients are added up.
 Pull = Callable[[list[Tensor], Tensor, dict[Tensor, Tensor]], Tensor]
 
 
-def joined(states: list[Tensor]) -> Tensor:
-    """A state of all parts, which may be the only one itself."""
-    return states[0] if len(states) == 1 else torch.cat(states, 1)
+class Scratch:
+    """A scratch buffer for one block after the other, so that it stays in the cache."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def of(self, *shape: int, like: Tensor) -> Tensor:
+        """Return a tensor of this shape in the buffer, which grows if it has to."""
+        size = math.prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = like.new_empty(size)
+        return self._memory[:size].view(shape)
 
 
 class Products(ABC):
@@ -34,79 +50,162 @@ class Products(ABC):
 
     @abstractmethod
     def scores(self, keys: Self) -> Tensor:
-        """φᵀψ for all queries and keys: ``(N, T, S)``."""
+        """Return φᵀψ for all queries and keys: ``(N, T, S)``."""
 
     @abstractmethod
     def times(self, states: list[Tensor]) -> Tensor:
-        """ψᵀS: ``(N, T, c)``."""
+        """Return ψᵀS: ``(N, T, c)``."""
 
     @abstractmethod
     def add_to(self, states: list[Tensor], v: Tensor) -> None:
-        """S += Σ ψ vᵀ."""
+        """Add Σ ψ vᵀ to S in place."""
 
     @abstractmethod
     def gradient(self, g: Tensor, states: list[Tensor], weights: Tensor, others: Self) -> list[Tensor]:
-        """The gradient S g + Σ weights · φ over the other side, ``weights (N, T, S)``, in the way of `Pull`."""
+        """Return the gradient S g + Σ weights · φ over the other side, ``weights (N, T, S)``, as `Pull` takes it."""
 
 
 class Chunks(ABC):
-    """Features of one chunk after another.
+    """Vectors, values and features of one chunk after the other.
 
     Attributes:
-        size: positions of a chunk, in units of the least.
+        length: how many times longer a chunk is than the shortest.
     """
 
-    size = 1
+    length = 1
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
 
     @abstractmethod
     def split(self, state: Tensor) -> list[Tensor]:
-        """A copy of a state ``(N, D, c)``, in parts."""
+        """Copy a state ``(N, D, c)`` into its parts."""
 
     @abstractmethod
     def features(self, x: Tensor, rows: slice, side: Side) -> Products:
-        """Those of `Blocks.vectors`."""
+        """Map `vectors`; the scale of ignored keys is −inf."""
 
     @abstractmethod
     def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Products, Pull]:
-        """Those of rows of query or key, and the way back for gradients."""
+        """Map rows of query or key, and return the way back for gradients."""
+
+    def vectors(self, u: Tensor, rows: slice, side: Side) -> Tensor:
+        """Return the vectors to map, ``(B, H, rows, d)``: scaled, and zero where ignored."""
+        x = u[:, :, rows].to(self.call.dtype) * self.call.root
+        if side == "key" and self.call.ignore is not None:
+            x = x.masked_fill_(self.call.ignore[:, None, rows, None], 0)
+        self.call.feature_map.check_values(x, side)
+        return x
+
+    def values(self, value: Tensor, rows: slice, log_weight: Tensor | None = None) -> Tensor:
+        """Return values and a column of ones, whose sums are the denominators, all times exp(log_weight) per row.
+
+        ``(N, rows, d_v + 1)``; zero where ignored.
+        """
+        v = value[:, :, rows].to(self.call.dtype)
+        out = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+        if log_weight is None:
+            out[..., :-1], out[..., -1:] = v, 1
+        else:
+            weight = log_weight.exp().view_as(out[..., -1:])
+            torch.mul(v, weight, out=out[..., :-1])
+            out[..., -1:] = weight
+        if self.call.ignore is not None:
+            out.masked_fill_(self.call.ignore[:, None, rows, None], 0)
+        return out.flatten(0, 1)
+
+    def masked(self, log_scale: Tensor, rows: slice, side: Side) -> Tensor:
+        """Return log scales ``(B, H, rows, 1)`` as ``(N, rows, 1)``, −inf for ignored keys."""
+        if side == "key" and self.call.ignore is not None:
+            log_scale = log_scale.masked_fill(self.call.ignore[:, None, rows, None], -torch.inf)
+        return log_scale.flatten(0, 1)
 
 
-class _Dense(Products):
-    def __init__(self, features: Features) -> None:
-        self.values, self.log_scale = features
+class DenseProducts(Products):
+    """Products with features as a map gives them, ``values (N, T, D)``."""
 
+    def __init__(self, values: Tensor, log_scale: Tensor) -> None:
+        self.values, self.log_scale = values, log_scale
+
+    @override
     def scores(self, keys: Self) -> Tensor:
         return self.values @ keys.values.mT
 
+    @override
     def times(self, states: list[Tensor]) -> Tensor:
         return self.values @ states[0]
 
+    @override
     def add_to(self, states: list[Tensor], v: Tensor) -> None:
         states[0].baddbmm_(self.values.mT, v)
 
+    @override
     def gradient(self, g: Tensor, states: list[Tensor], weights: Tensor, others: Self) -> list[Tensor]:
         return [(g @ states[0].mT).baddbmm_(weights, others.values)]
 
 
 class Dense(Chunks):
-    """Those of any map."""
+    """Chunk features for any map."""
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks, self._places = blocks, {"query": Place(), "key": Place()}
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._scratch = {"query": Scratch(), "key": Scratch()}
+        # Gradients of parameters are left to autograd.
+        self._by_hand = call.feature_map.has_pullback and not call.learned
 
+    def blocks(self, u: Tensor) -> Iterator[slice]:
+        """Cut the rows of ``u (B, H, L, d)`` into blocks."""
+        floats = max(1, u.shape[0] * u.shape[1] * self.call.feature_map.feature_dim)
+        size = max(tuning.DENSE_LEAST_ROWS, tuning.DENSE_FLOATS // floats)
+        return (slice(start, min(start + size, u.shape[2])) for start in range(0, u.shape[2], size))
+
+    @override
     def split(self, state: Tensor) -> list[Tensor]:
-        """A copy, in one part."""
         return [state.clone()]
 
-    def features(self, x: Tensor, rows: slice, side: Side) -> Products:
-        """Those of `Blocks.vectors`."""
-        return _Dense(self._blocks.features(x, rows, side, self._places[side]))
+    @override
+    def features(self, x: Tensor, rows: slice, side: Side) -> DenseProducts:
+        out = self._scratch[side].of(*x.shape[:-1], self.call.feature_map.feature_dim, like=x)
+        values, log_scale = self.call.feature_map.scaled_into(x, side, out)
+        return DenseProducts(values.flatten(0, 1), self.masked(log_scale, rows, side))
 
-    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Products, Pull]:
-        """Those of rows of query or key, and the way back for gradients."""
-        features, pull = self._blocks.traced(u, rows, side, self._places[side])
+    @override
+    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[DenseProducts, Pull]:
+        x, phi = self.vectors(u, rows, side), self.call.feature_map
+        if self._by_hand:
+            products = self.features(x, rows, side)
 
-        def pulled(grad: list[Tensor], along: Tensor, parameters: dict[Tensor, Tensor]) -> Tensor:
-            return pull(Features(grad[0], along), parameters)
+            def pull(grads: list[Tensor], along: Tensor, parameters: dict[Tensor, Tensor]) -> Tensor:
+                grad = Features(grads[0].view(*x.shape[:-1], -1), along.view(*x.shape[:-1], 1))
+                values = products.values.view_as(grad.values)
+                return phi.pullback(x, side, values, grad).mul_(self.call.root)
 
-        return _Dense(features), pulled
+            return products, pull
+        with torch.enable_grad():
+            features = phi.scaled(x.requires_grad_(), side)
+
+        def pull_through(grads: list[Tensor], along: Tensor, parameters: dict[Tensor, Tensor]) -> Tensor:
+            return pulled(x, features, [grads[0], along], parameters) * self.call.root
+
+        log_scale = self.masked(features.log_scale.detach(), rows, side)
+        return DenseProducts(features.values.detach().flatten(0, 1), log_scale), pull_through
+
+
+def joined(states: list[Tensor]) -> Tensor:
+    """Concatenate the parts of a state; a single part is returned as it is."""
+    return states[0] if len(states) == 1 else torch.cat(states, 1)
+
+
+def pulled(
+    x: Tensor, outputs: Sequence[Tensor], grads: Sequence[Tensor], parameters: dict[Tensor, Tensor]
+) -> Tensor:
+    """Return the gradient of x by autograd from those of outputs; gradients of parameters are added to theirs."""
+    pairs = [(out, g.view_as(out)) for out, g in zip(outputs, grads, strict=True) if out.requires_grad]
+    if not pairs:
+        return torch.zeros_like(x)
+    outs, gs = zip(*pairs, strict=True)
+    found = torch.autograd.grad(outs, [x, *parameters], gs, allow_unused=True)
+    for parameter, g in zip(parameters, found[1:], strict=True):
+        if g is not None:
+            parameters[parameter] += g
+    return torch.zeros_like(x) if found[0] is None else found[0]

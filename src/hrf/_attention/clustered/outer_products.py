@@ -1,7 +1,7 @@
 """Sums with all products W of a weight and a feature, which are far wider than both: W exists for a few blocks only.
 
-Writing adds Wᵀv to the states of segments, reading gives W times a state, and each is the other's gradient. The
-gradient of W itself is an outer product, of which weights and features take their parts block by block.
+Writing adds Wᵀv to the states of segments, reading returns W times a state, and each is the other's gradient. The
+gradient of W itself is an outer product, from which weights and features take their shares block by block.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Wide"]
+__all__ = ["OuterProducts"]
 
 
-class Wide(NamedTuple):
+class OuterProducts(NamedTuple):
     """The products W ``(N, size, k·D)`` of N blocks.
 
     Attributes:
         weights: ``(N, size, k)``.
         features: ``(N, size, D)``; ``None`` is 1.
         segment: of each block, ``(N,)``.
-        pieces: blocks that are multiplied at a time.
+        pieces: batches of blocks, each multiplied at once.
     """
 
     weights: Tensor
@@ -31,15 +31,15 @@ class Wide(NamedTuple):
     pieces: list[slice]
 
     def write(self, values: Tensor, n_segments: int) -> Tensor:
-        """Σ Wᵀv over the blocks of each segment: ``(N, size, c) -> (n_segments, k·D, c)``."""
+        """Sum Wᵀv over the blocks of each segment: ``(N, size, c) -> (n_segments, k·D, c)``."""
         return _Write.apply(values, n_segments, *self)
 
     def read(self, states: Tensor) -> Tensor:
-        """W times the state of the block's segment: ``(n_segments, k·D, c) -> (N, size, c)``."""
+        """Return W times the state of the block's segment: ``(n_segments, k·D, c) -> (N, size, c)``."""
         return _Read.apply(states, *self)
 
     def sums(self, values: Tensor, n_segments: int) -> Tensor:
-        """`write`, without autograd."""
+        """Run `write` without autograd."""
         width = self.weights.shape[-1] * (1 if self.features is None else self.features.shape[-1])
         states = values.new_zeros(n_segments, width, values.shape[-1])
         for some in self.pieces:
@@ -47,14 +47,14 @@ class Wide(NamedTuple):
         return states
 
     def products(self, states: Tensor) -> Tensor:
-        """`read`, without autograd."""
+        """Run `read` without autograd."""
         out = states.new_empty(*self.weights.shape[:2], states.shape[-1])
         for some in self.pieces:
             torch.bmm(self._products(some), self._states(states, some), out=out[some])
         return out
 
     def pull(self, values: Tensor, states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gradients of weights and features if that of W is values · statesᵀ."""
+        """Return the gradients of weights and features if that of W is values · statesᵀ."""
         weights = torch.empty_like(self.weights)
         features = None if self.features is None else torch.empty_like(self.features)
         for some in self.pieces:
@@ -81,13 +81,13 @@ class _Write(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, n_segments: int, *wide: Any) -> Tensor:
         weights, features, segment, ctx.pieces = wide
         ctx.save_for_backward(values, weights, features, segment)
-        return Wide(*wide).sums(values, n_segments)
+        return OuterProducts(*wide).sums(values, n_segments)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         values, weights, features, segment = ctx.saved_tensors
-        products = Wide(weights, features, segment, ctx.pieces)
+        products = OuterProducts(weights, features, segment, ctx.pieces)
         return products.products(grad), None, *products.pull(values, grad), None, None
 
 
@@ -96,11 +96,11 @@ class _Read(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, *wide: Any) -> Tensor:
         weights, features, segment, ctx.pieces = wide
         ctx.save_for_backward(states, weights, features, segment)
-        return Wide(*wide).products(states)
+        return OuterProducts(*wide).products(states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         states, weights, features, segment = ctx.saved_tensors
-        products = Wide(weights, features, segment, ctx.pieces)
+        products = OuterProducts(weights, features, segment, ctx.pieces)
         return products.sums(grad, len(states)), *products.pull(grad, states), None, None

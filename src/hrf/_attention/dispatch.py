@@ -1,0 +1,96 @@
+"""Which engine serves which map. Read this file first.
+
+Reading order:
+
+    function.py        `hrf.attention`: check the inputs, pick an engine here, run it
+    inputs.py          checked inputs in one form; packing.py turns packed sequences into batches of them
+    call.py            what a call fixes beside its tensors; a `Path` is prepare, forward and backward
+    rows.py            the path of the engines that go by rows: angular/stream.py, clustered/bidirectional.py
+    dense/             the paths of any map with features: bidirectional.py, causal.py, both on chunks.py
+    clustered/         causal.py and chunks.py put clustered maps on the path of dense/causal.py
+    quotients.py       division by denominators, under the rule of denominator.py
+    state.py           decoding: the causal path with a state that is kept (carry.py)
+    reference.py       the quadratic twin that every engine is tested against
+
+Block sizes are in ``hrf/tuning.py``; loops/ is compiled by Numba, each loop with a twin in PyTorch's operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hrf._attention import carry, rows
+from hrf._attention.angular import stream as angular
+from hrf._attention.call import Path
+from hrf._attention.clustered import bidirectional as clustered
+from hrf._attention.clustered.causal import prepare_clustered
+from hrf._attention.clustered.chunks import Clustered
+from hrf._attention.dense import bidirectional as dense
+from hrf._attention.dense.causal import in_chunks
+from hrf._attention.dense.chunks import Dense
+from hrf.features.base import FeatureMap
+from hrf.features.clustered import ClusteredHybrid
+
+__all__ = ["ENGINES", "Engine", "engine_for"]
+
+
+class Engine(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        name: of the family.
+        serves: whether a map is served; the first row that serves a map is taken.
+        bidirectional: every query sees all keys.
+        causal: query i sees keys 0 … i, after those of a state: decoding as well.
+        backward: how gradients are computed, bidirectional and causal.
+        compiled: which loops Numba compiles for the CPU.
+    """
+
+    name: str
+    serves: Callable[[FeatureMap], bool]
+    bidirectional: Path
+    causal: Path
+    backward: str
+    compiled: str
+
+
+def _by_residual(phi: FeatureMap) -> bool:
+    return isinstance(phi, ClusteredHybrid) and not phi.per_pair
+
+
+def _by_pair(phi: FeatureMap) -> bool:
+    return isinstance(phi, ClusteredHybrid) and phi.per_pair
+
+
+def _has_features(phi: FeatureMap) -> bool:
+    return phi.factorised
+
+
+# fmt: off
+ENGINES = (
+    # A ClusteredHybrid with base separable, shifted or shrunk; exact pairs, moving centres and a default map included.
+    Engine("clustered", _by_residual, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
+           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs"),
+    # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
+    Engine("clustered", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
+           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs"),
+    # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
+    Engine("angular", angular.serves, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
+           backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, without gradients"),
+    # Any other map with features. Positive features of moderate norm go without scales (dense/unscaled_positive.py).
+    Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
+           backward="by hand", compiled="none"),
+)
+# fmt: on
+
+
+def engine_for(feature_map: FeatureMap) -> Engine:
+    """Return the first engine that serves a map."""
+    for engine in ENGINES:
+        if engine.serves(feature_map):
+            return engine
+    raise NotImplementedError(
+        f"attention needs features, and {type(feature_map).__name__} is made of a map without: a ClusteredHybrid with "
+        "exact pairs or moving centres; use the ClusteredHybrid itself, or fit it without them"
+    )

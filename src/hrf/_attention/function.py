@@ -1,0 +1,79 @@
+"""`hrf.attention`: softmax attention in linear time, with any feature map."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hrf._attention.call import runner
+from hrf._attention.denominator import Denominator
+from hrf._attention.dispatch import engine_for
+from hrf._attention.inputs import check, uncompiled
+from hrf._attention.packing import Packing
+from hrf.features.base import FeatureMap
+
+__all__ = ["attention"]
+
+
+@uncompiled
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    feature_map: FeatureMap,
+    *,
+    is_causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    scale: float | None = None,
+    denominator: str | Denominator = "clamp",
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Attention whose weights are the estimates of a feature map: Σ K̂(x, y) v / Σ K̂(x, y), in linear time.
+
+    Args:
+        query: ``(..., H, L, d)``, float16, bfloat16, float32 or float64; the computation is in float32 or
+            wider, the result in the query's dtype.
+        key: ``(..., H_kv, S, d)``. H is a multiple of H_kv: a key head serves H/H_kv consecutive query heads.
+        value: ``(..., H_kv, S, d_v)``.
+        feature_map: a map of the softmax kernel, or of the Gaussian kernel for attention with that. A map with
+            heads has one per query head.
+        is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
+            was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
+            the square of the length.
+        key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
+            A query that sees no key gives zeros.
+        scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.
+        denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from: what
+            to do where the estimate of a denominator is far too small.
+        cu_seqlens: integers ``(n + 1,)``: n sequences are packed along L, sequence i from ``cu_seqlens[i]`` to
+            ``cu_seqlens[i + 1]``, and each attends to itself only.
+
+    Returns:
+        ``(..., H, L, d_v)``.
+
+    >>> import torch, hrf
+    >>> phi = hrf.Positive(16, n_projections=64)
+    >>> q, k, v = torch.randn(3, 2, 4, 1000, 16)  # a batch of 2, 4 heads
+    >>> hrf.attention(q, k, v, phi).shape
+    torch.Size([2, 4, 1000, 16])
+    """
+    inputs = check(
+        query,
+        key,
+        value,
+        feature_map,
+        paired=is_causal or cu_seqlens is not None,
+        key_padding_mask=key_padding_mask,
+        scale=scale,
+    )
+    rule, engine = Denominator.of(denominator), engine_for(feature_map)
+    path = engine.causal if is_causal else engine.bidirectional
+    rows = inputs.for_map(feature_map)
+    packing = None if cu_seqlens is None else Packing(rows, cu_seqlens)
+    outputs = []
+    # Autocast would take matrix products to half precision.
+    with torch.autocast(query.device.type, enabled=False):
+        for piece in [rows] if packing is None else packing.batches():
+            call, tensors = path.prepare(piece, feature_map, rule)
+            outputs.append(runner(path, call, tensors)(call, *tensors)[0])
+    return inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))
