@@ -13,7 +13,6 @@ from hrf._attention import loops as numba_loops
 from hrf._attention.angular.codes import Codes
 from hrf._attention.dense.blocks import Place
 from hrf.features.base import Features
-from hrf.features.exponential import Shared
 
 __all__ = ["Loops"]
 
@@ -46,10 +45,8 @@ class Loops:
         starts = [0, 0 if bases[0].projection is bases[1].projection else bases[0].n_projections]
         self.bases = torch.tensor([*zip(kinds, starts, (b.n_projections for b in bases), strict=True)])
         # Logarithms of weights are linear in the square, and the same for queries and keys: two values tell all.
-        nothing, squares = omega.new_zeros(2, 1), omega.new_tensor([[0.0], [1.0]])
-        found = torch.stack(
-            [b._prepare(nothing, "query", Shared(nothing, squares))[2].flatten() for b in bases]
-        )
+        squares = omega.new_tensor([[0.0], [1.0]])
+        found = torch.stack([b.isotropic_log_weight(squares).flatten() for b in bases])
         self.logs = torch.stack([found[:, 0], (found[:, 1] - found[:, 0]) * root**2], -1)
         self.places = (Place(), Place()), (Place(), Place())
 

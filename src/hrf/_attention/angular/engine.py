@@ -14,7 +14,8 @@ from hrf._attention.angular.codes import split
 from hrf._attention.angular.products import Products
 from hrf._attention.dense.blocks import Place
 from hrf.features.base import Features, Side, finite, half_square
-from hrf.features.exponential import Shared
+from hrf.features.coefficients import Angular
+from hrf.features.exponential import Exponential
 from hrf.features.hybrid import Hybrid
 
 __all__ = ["Engine", "State"]
@@ -81,8 +82,9 @@ class Engine:
     def __init__(
         self, feature_map: Hybrid, x: Tensor, length: int, columns: int, root: float, *, in_place: bool
     ) -> None:
-        (coefficient,) = feature_map._coefficients()
-        self.bases, self.root, self.in_place = feature_map._bases(), root, in_place
+        (coefficient,) = (c for c in feature_map.coefficient_maps if isinstance(c, Angular))
+        self.bases = [base for base in feature_map.base_maps if isinstance(base, Exponential)]
+        self.root, self.in_place = root, in_place
         self.n, self.widths = coefficient.n_projections, [base.feature_dim for base in self.bases]
         self.products = Products(self.n, length, self.widths, x, columns, in_place=in_place)
         # All at once: those of both bases and those of the signs, one for all rows or one a row.
@@ -132,10 +134,7 @@ class Engine:
             projected, square = (t.masked_fill(~keep, 0) for t in (projected, square))
             codes = codes.where(keep.mT, self.products.codes.shape[1])
         log_weight = torch.cat(
-            [
-                base._prepare(p, side, Shared(p, square))[2]
-                for base, p in zip(self.bases, _by_base(projected, self.bases), strict=True)
-            ],
+            [base.isotropic_log_weight(square) for base in self.bases],
             -1,
         )
         # Queries and keys get a third of the range each, and the sums with the values the last.
@@ -152,15 +151,12 @@ class Engine:
             table = self.table.of(len(logs) + empty, sum(self.widths), like=logs)
             weights, parts = logs.exp().split(1, -1), table[: len(logs)].split(self.widths, -1)
             for base, p, weight, part in zip(self.bases, by_base, weights, parts, strict=True):
-                base._fill(p, weight, part)
+                base.fill_isotropic(p, weight, part)
             table[len(logs) :] = 0
             return table
         phi = []
         for k, (base, p) in enumerate(zip(self.bases, by_base, strict=True)):
-            real, imag = (
-                p if part else None for part in (base.query_matrix.has_real, base.query_matrix.has_imag)
-            )
-            phi.append(base._finish([real, imag, logs[:, k : k + 1], None, p, None], "query"))
+            phi.append(base.isotropic_features(p, logs[:, k : k + 1]))
         return pad(torch.cat(phi, -1), (0, 0, 0, int(empty)))
 
 
