@@ -14,7 +14,8 @@ import torch
 from torch import Generator, Tensor
 
 from hrf import kernels
-from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.features.base import FeatureMap, Side
+from hrf.numerics import Features, half_square
 from hrf.projections import Projections
 from hrf.theory import Scaled, scaled_sum
 

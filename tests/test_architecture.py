@@ -13,6 +13,10 @@ SOURCE = Path(hrf.__file__).parent
 
 # Rooms in the order of the flow. `theory` comes before everything it is to witness.
 ROOMS = [
+    "checks",
+    "disk",
+    "numerics",
+    "registry",
     "kernels",
     "theory",
     "projections",

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +31,9 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 from torch import Generator, Tensor, nn
 from typing_extensions import Self
+
+from hrf.checks import check_count as check_count
+from hrf.registry import Registered
 
 __all__ = ["KINDS", "Projections", "draw"]
 
@@ -137,16 +139,7 @@ def draw(
     return omega.squeeze(0) if heads is None else omega
 
 
-def check_count(name: str, value: SupportsIndex) -> int:
-    """A size as an ``int``, or an error if it is not a positive whole number."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; expected a whole number")
-    if (count := index(value)) < 1:
-        raise ValueError(f"{name} is {count}; expected at least 1")
-    return count
-
-
-class Projections(nn.Module):
+class Projections(Registered, nn.Module):
     """A drawn ω in a buffer. Maps that are given the same object share its rows.
 
     Args:

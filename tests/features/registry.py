@@ -14,10 +14,6 @@ from torch import Generator, Tensor
 import hrf
 from examples.centred import CentredPositive
 from hrf import coefficients
-from hrf.features import storage
-
-# The example of the docs goes through the suites as if it were one of the library's maps.
-storage._CLASSES["CentredPositive"] = CentredPositive
 
 DIM = 4
 M = 6  # base projections: a full orthogonal block and a half

@@ -166,9 +166,9 @@ def test_long_batches_of_short_sequences_are_not_cut_into_rows(monkeypatch):
     phi = hrf.Positive(4, n_projections=8, heads=2)
     x = torch.randn(50, 2, 3, 4)
     blocks = []
-    finish = hrf.Positive._finish
+    finish = hrf.Positive.finish
     monkeypatch.setattr(hrf.Positive, "_block", 10 * 2 * 3 * 16)
-    monkeypatch.setattr(hrf.Positive, "_finish", lambda *a: blocks.append(1) or finish(*a))
+    monkeypatch.setattr(hrf.Positive, "finish", lambda *a: blocks.append(1) or finish(*a))
     streamed = phi.queries(x)
     assert len(blocks) == 5
     torch.testing.assert_close(streamed, phi.scaled_queries(x).unscaled())

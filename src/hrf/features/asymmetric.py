@@ -12,11 +12,12 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import Self
 
-from hrf.features.base import Features, Side
+from hrf.features.base import Side
 from hrf.features.flops import Flops
 from hrf.features.matrices import matrix_pair
 from hrf.features.optimal import DenseExponential
 from hrf.fitting import SecondMoments
+from hrf.numerics import Features
 from hrf.projections import Projections
 
 __all__ = ["AsymmetricExponential"]

@@ -1,112 +1,84 @@
 """The contract: K(x, y) ≈ queries(x) · keys(y).
 
-`Linearised` is whatever splits into a query side and a key side, with the input checks,
-the streaming and the log scales that all of them need. `FeatureMap` is one whose products
-estimate a kernel; coefficients (``coefficients.py``) are the other kind.
+`Linearised` is anything that splits into a query side and a key side: it checks inputs, streams features and
+keeps log scales. `FeatureMap` is a `Linearised` whose products estimate a kernel. Coefficients of hybrids are
+the other kind (``coefficients``).
+
+To define a map, set ``dim``, ``heads`` and ``feature_dim`` and define `scaled`. Everything else is optional:
+`config` lets the map be saved, ``_log_mse`` gives its error in closed form, ``_flops`` its cost, and the
+members under *For engines* make attention faster.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from os import PathLike
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import Self
 
-from hrf import kernels
+from hrf import disk, kernels
+from hrf.features.encoding import encode
 from hrf.features.flops import Flops
+from hrf.features.streaming import Table
+from hrf.numerics import Features as Features
+from hrf.numerics import can_look as can_look
+from hrf.numerics import check_finite as check_finite
+from hrf.numerics import check_range
+from hrf.numerics import common_scale as common_scale
+from hrf.numerics import finite as finite
+from hrf.numerics import full_precision as full_precision
+from hrf.numerics import half_square as half_square
+from hrf.numerics import is_traced as is_traced
 from hrf.projections import Projections
+from hrf.registry import Registered
 
-__all__ = ["FeatureMap", "Features", "Linearised"]
+__all__ = ["FeatureMap", "Linearised", "Side"]
 
 Side = Literal["query", "key"]
 
-# Row by row what the features are made of, ``(..., L, ·)`` each; what a map does without is None.
-Rows = list[Tensor | None]
 
-P = ParamSpec("P")
-Result = TypeVar("Result")
+class Linearised(Registered, nn.Module):
+    """A function f(x, y) ≈ queries(x) · keys(y), with randomness in `Projections`.
 
-
-def full_precision(method: Callable[P, Result]) -> Callable[P, Result]:
-    """Switch autocast off inside a method: half precision cannot carry an exponential."""
-
-    @functools.wraps(method)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Result:
-        first = next(iter((*args[1:], *kwargs.values())), None)  # after self
-        device = getattr(first, "device", torch.device("cpu")).type
-        if not torch.is_autocast_enabled(device):
-            return method(*args, **kwargs)
-        with torch.autocast(device, enabled=False):
-            return method(*args, **kwargs)
-
-    return wrapped
-
-
-class Features(NamedTuple):
-    """The tensor ``values · exp(log_scale)``, kept apart so that neither factor overflows.
-
-    Attributes:
-        values: ``(..., L, D)``.
-        log_scale: ``(..., L, 1)``, one scale a row (``(..., L, D)`` for pairwise estimates).
-    """
-
-    values: Tensor
-    log_scale: Tensor
-
-    def unscaled(self) -> Tensor:
-        """The product itself; ±inf, never NaN, where it is too large for the dtype."""
-        # Two steps, each finite: values may be tiny where exp(log_scale) alone would overflow.
-        largest = math.log(torch.finfo(self.values.dtype).max) - 1
-        half = (self.log_scale / 2).clamp(max=largest).exp()
-        return self.values * half * half
-
-
-class Linearised(nn.Module):
-    """Something of the form f(x, y) ≈ queries(x) · keys(y), with randomness in `Projections`.
-
-    Subclasses set ``dim``, ``heads`` and ``feature_dim``, and define `scaled` and `config`.
+    Methods that take a side expect inputs that `queries` and its siblings have checked: ``(..., L, d)``,
+    ``(..., H, L, d)`` with heads, in float32 or wider.
     """
 
     dim: int
     heads: int | None
     feature_dim: int
 
-    # Floats of output in a block: few enough to be finished in the cache, many enough to busy all threads.
+    # Floats of output per block: few enough to be finished in the cache, many enough to busy all threads.
     _block: int = 1 << 21
 
     @full_precision
     def queries(self, x: Tensor) -> Tensor:
-        """Features of queries: ``(..., L, d) -> (..., L, feature_dim)``."""
+        """Map queries to features: ``(..., L, d) -> (..., L, feature_dim)``."""
         return self._stream(self._checked(x, "x"), "query")
 
     @full_precision
     def keys(self, y: Tensor) -> Tensor:
-        """Features of keys, signs included: ``(..., S, d) -> (..., S, feature_dim)``."""
+        """Map keys to features, signs included: ``(..., S, d) -> (..., S, feature_dim)``."""
         return self._stream(self._checked(y, "y"), "key")
 
     @full_precision
     def scaled_queries(self, x: Tensor) -> Features:
-        """Features of queries as values and a log scale a row: finite at any norm."""
+        """Map queries to values and one log scale per row: finite at any norm."""
         return self.scaled(self._checked(x, "x"), "query")
 
     @full_precision
     def scaled_keys(self, y: Tensor) -> Features:
-        """Features of keys as values and a log scale a row: finite at any norm."""
+        """Map keys to values and one log scale per row: finite at any norm."""
         return self.scaled(self._checked(y, "y"), "key")
 
     @full_precision
     def estimate(self, x: Tensor, y: Tensor) -> Tensor:
-        """The estimate for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+        """Estimate every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self.scaled_estimate(*self._checked_pair(x, y)).unscaled()
-
-    def all_projections(self) -> Iterator[Projections]:
-        """All drawn ω inside, each once however many parts share it."""
-        return (module for module in self.modules() if isinstance(module, Projections))
 
     @property
     def unbiased(self) -> bool:
@@ -120,103 +92,88 @@ class Linearised(nn.Module):
         return self
 
     def flops(self) -> int:
-        """Floating-point operations to map one vector, 2 for a multiply-add (`hrf.features.flops`)."""
+        """Count the floating-point operations to map one vector, 2 per multiply-add (`hrf.features.flops`)."""
         return self._flops().total
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this object; drawn and fitted state aside."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be saved")
 
     def __repr__(self) -> str:
         arguments = self.config() | {"feature_dim": self.feature_dim}
         shown = (f"{name}={_brief(value)}" for name, value in arguments.items() if value is not None)
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    # What subclasses define. `x` is checked, floating point, at least float32.
-
-    def _flops(self) -> Flops:
-        raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
+    # For engines: attention, sampling and advice use these.
 
     def scaled(self, x: Tensor, side: Side) -> Features:
+        """Map checked vectors of one side to values and one log scale per row."""
         raise NotImplementedError(f"{type(self).__name__} does not define its features")
 
     def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
-        """As `scaled`, without autograd: the values may be written to ``out``, ``(..., L, feature_dim)``."""
+        """Do as `scaled`, without autograd; the values may be written to ``out (..., L, feature_dim)``."""
         return self.scaled(x, side)
 
-    @property
-    def has_pullback(self) -> bool:
-        """Whether `pullback` is defined: for maps where it is much faster than autograd."""
-        return False
+    def unscaled(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+        """Map all rows to plain features; refuse rows that the dtype cannot hold.
 
-    def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
-        """The gradient of x from those of what `scaled_into` returned; it may write to ``grad``."""
-        raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")
-
-    def _prepare(self, x: Tensor, side: Side) -> Rows:
-        """What the features are made of, row by row."""
-        return [x]
-
-    def _check_range(self, rows: Rows) -> None:
-        """Refuse rows whose features the dtype cannot hold, if `_finish` would not."""
-
-    def _finish(
-        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
-    ) -> Tensor:
-        """The features from what `_prepare` returned.
-
-        They are written to ``out`` if that is given, without autograd then; ``scratch``, of the same shape,
-        is a place for what comes before.
+        With ``out``, which rules out autograd, the features are written there.
         """
-        (x,) = rows
-        assert x is not None
         values, log_scale = self.scaled(x, side)
         check_range(log_scale)
         return torch.mul(values, log_scale.exp(), out=out)
 
     def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
+        """Estimate every pair of checked queries and keys, with one log scale per pair."""
         q, k = self.scaled(x, "query"), self.scaled(y, "key")
         return Features(q.values @ k.values.mT, q.log_scale + k.log_scale.mT)
 
-    # Shared machinery.
+    @property
+    def has_pullback(self) -> bool:
+        """Whether `pullback` is defined, as for maps where it is much faster than autograd."""
+        return False
+
+    def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
+        """Return the gradient of x, given the ``values`` of `scaled_into` and the gradient of its result.
+
+        It may overwrite ``grad``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")
 
     def needs_graph(self, x: Tensor) -> bool:
-        """Whether autograd or the compiler has to see every operation, so that none may write to ``out``."""
+        """Whether autograd or the compiler must see every operation, so that none may write in place."""
         if is_traced():
             return True
         return torch.is_grad_enabled() and (
             x.requires_grad or any(t.requires_grad for t in (*self.parameters(), *self.buffers()))
         )
 
-    def _stream(self, x: Tensor, side: Side) -> Tensor:
-        """The features, written block by block into the result unless `needs_graph`."""
-        if self.needs_graph(x):
-            return self._whole(self._prepare(x, side), side)
-        # Heads stay together and all else becomes one axis; without heads it is one long sequence.
-        heads, length = (1, x.shape[:-1].numel()) if self.heads is None else (self.heads, x.shape[-2])
-        inner = (length,) if self.heads is None else (heads, length)
-        n_batches = x.shape[:-3].numel() if self.heads is not None else 1
-        rows = self._prepare(x.reshape(n_batches, *inner, self.dim), side)
-        self._check_range(rows)
-        out = x.new_empty(n_batches, *inner, self.feature_dim)
-        n_rows = max(1, self._block // (heads * self.feature_dim))  # of every head, in a block
-        n_whole = max(1, n_rows // max(1, length))  # sequences in a block
-        scratch = torch.empty_like(out[:n_whole, ..., :n_rows, :])  # stays in the cache from block to block
-        for first in range(0, n_batches, n_whole):
-            for start in range(0, length, n_rows):
-                block = (slice(first, first + n_whole), ..., slice(start, start + n_rows), slice(None))
-                place = out[block]
-                some = [None if row is None else row[block] for row in rows]
-                self._finish(some, side, place, scratch[: len(place), ..., : place.shape[-2], :])
-        return out.view(*x.shape[:-1], self.feature_dim)
+    def check_values(self, x: Tensor, name: str) -> None:
+        """Refuse NaN and infinity; maps that sum the squares of x anyway check the sums instead."""
+        check_finite(x, x, name)
 
-    def _whole(self, rows: Rows, side: Side, out: Tensor | None = None) -> Tensor:
-        """The features of all rows at once, after a look at their range."""
-        self._check_range(rows)
-        return self._finish(rows, side, out, out)
+    def all_projections(self) -> Iterator[Projections]:
+        """Yield every drawn ω inside, once even if several parts share it."""
+        return (module for module in self.modules() if isinstance(module, Projections))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of ω, or of the buffers of a map without randomness."""
+        buffers = [omega.omega for omega in self.all_projections()] or list(self.buffers())
+        return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
+
+    # For subclasses.
+
+    def _flops(self) -> Flops:
+        raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
+
+    def _stream(self, x: Tensor, side: Side) -> Tensor:
+        """Write plain features block by block, unless `needs_graph`."""
+        if self.needs_graph(x):
+            return self.unscaled(x, side)
+        table = Table.of(x, self.heads, self.feature_dim, self._block)
+        for block in table.blocks():
+            self.unscaled(table.inputs[block], side, table.out[block])
+        return table.out.view(*x.shape[:-1], self.feature_dim)
 
     def _checked(self, x: Tensor, name: str) -> Tensor:
-        """``x`` in the precision of the computation, or an error that says what is wrong with it."""
+        """Return ``x`` in the precision of the computation, or say what is wrong with it."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             received = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
@@ -234,10 +191,6 @@ class Linearised(nn.Module):
             x = x.expand(*x.shape[:-3], self.heads, -1, -1)  # one input for all heads is a view
         return x.to(torch.promote_types(torch.promote_types(x.dtype, self.dtype), torch.float32))
 
-    def check_values(self, x: Tensor, name: str) -> None:
-        """Refuse NaN and infinity; maps that add up the squares of x anyway look at those instead."""
-        check_finite(x, x, name)
-
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self._checked(x, "x"), self._checked(y, "y")
         try:
@@ -248,83 +201,6 @@ class Linearised(nn.Module):
         dtype = torch.promote_types(x.dtype, y.dtype)
         return x.to(dtype), y.to(dtype)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of ω, or of whatever a map without randomness is made of."""
-        buffers = [omega.omega for omega in self.all_projections()] or list(self.buffers())
-        return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
-
-
-def is_traced() -> bool:
-    """Whether the compiler or a transform of torch.func follows along: no branches on values then."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-    )
-
-
-def can_look(x: Tensor) -> bool:
-    """Whether a check of values is free: on an accelerator it would wait for the device."""
-    return x.device.type == "cpu" and not is_traced()
-
-
-def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
-    """Refuse ``x`` if some of ``sums``, which its values enter, are not finite."""
-    if not can_look(sums):
-        return
-    total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
-    if not total.isfinite():
-        bad = int((~x.isfinite()).sum())
-        received = (
-            f"{bad} values that are NaN or infinite" if bad else "values that are too large to be squared"
-        )
-        raise ValueError(f"{name} has {received}; expected finite values")
-
-
-def out_of_range(low: Tensor, high: Tensor) -> bool:
-    """Whether exp(low) or exp(high) is more than the dtype can hold; never if nobody can look."""
-    if not can_look(high) or not high.numel():
-        return False
-    limits = torch.finfo(high.dtype)
-    return bool(low.detach().min() < math.log(limits.tiny) or high.detach().max() > math.log(limits.max))
-
-
-def check_range(row_logs: Tensor) -> None:
-    """Refuse rows whose largest feature, exp of these, does not fit the dtype, naming the way out."""
-    if out_of_range(row_logs, row_logs):
-        low, high = (f"exp({float(log):.0f})" for log in row_logs.detach().aminmax())
-        raise OverflowError(
-            f"the largest features of the rows run from {low} to {high}, which {row_logs.dtype} cannot hold; "
-            "the inputs are too long for plain features: use scaled_queries and scaled_keys, or estimate"
-        )
-
-
-def common_scale(features: Sequence[Features]) -> tuple[list[Tensor], Tensor]:
-    """The values of all on one scale a row, the largest, and that scale; −∞ is the scale of nothing."""
-    scales = torch.broadcast_tensors(*(f.log_scale for f in features))
-    scale = torch.stack(scales).detach().amax(0)
-    return [f.values * (s - finite(scale)).exp() for f, s in zip(features, scales, strict=True)], scale
-
-
-def finite(scale: Tensor) -> Tensor:
-    """A log scale where there is something, 0 where there is nothing (−∞)."""
-    return scale.masked_fill(scale.isneginf(), 0)
-
-
-def _brief(value: Any) -> str:
-    """One short line for a constructor argument."""
-    if isinstance(value, Tensor):
-        return f"<{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}>"
-    return repr(value.kind) if isinstance(value, Projections) else repr(value)
-
-
-def half_square(x: Tensor) -> Tensor:
-    """‖x‖²/2 a row: ``(..., L, d) -> (..., L, 1)``."""
-    if x.requires_grad or is_traced():  # the norm has no second derivative at 0
-        return x.square().sum(-1, keepdim=True) / 2
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / 2
-
 
 class FeatureMap(Linearised):
     """A random feature map: ``queries(x) @ keys(y).mT`` estimates a kernel.
@@ -332,7 +208,7 @@ class FeatureMap(Linearised):
     Attributes:
         dim: length d of the inputs.
         feature_dim: width of ``queries(x)`` and ``keys(y)``.
-        heads: ``None``, or H for a map a head, applied to inputs ``(..., H, L, d)``.
+        heads: ``None``, or H for one map per head, applied to inputs ``(..., H, L, d)``.
         kernel: ``"softmax"`` for exp(xᵀy) or ``"gaussian"`` for exp(−‖x − y‖²/2).
         unbiased: whether the mean over draws is exactly the kernel.
         nonnegative: whether no estimate can be negative.
@@ -348,9 +224,38 @@ class FeatureMap(Linearised):
         """Whether no estimate can be negative, since no feature is."""
         return False
 
+    @full_precision
+    def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the exact logarithm of the kernel: ``(..., L, S)``."""
+        exact = kernels.log_softmax_kernel if self.kernel == "softmax" else kernels.log_gaussian_kernel
+        return exact(*self._checked_pair(x, y))
+
+    def mse(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the mean squared error of ``estimate(x, y)`` over draws of ω, in closed form: ``(..., L, S)``.
+
+        In float64 whatever the inputs: MSEs span hundreds of orders of magnitude.
+        """
+        return self.log_mse(x, y).exp()
+
+    @full_precision
+    def log_mse(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the logarithm of `mse`, finite where `mse` overflows; −inf where the estimate is exact."""
+        x, y = self._checked_pair(x, y)
+        return self._log_mse(x.double(), y.double())
+
+    def relative_error(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the root of the MSE over the kernel, the paper's ε: ``(..., L, S)``."""
+        return (self.log_mse(x, y) / 2 - self.log_kernel(x.double(), y.double())).exp()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the map to a ``.safetensors`` file that `hrf.load` opens."""
+        disk.write(Path(path), encode(self))
+
+    # For engines: attention, sampling and advice use these.
+
     @property
     def factorised(self) -> bool:
-        """Whether an estimate is a product of features, each of its own vector alone."""
+        """Whether an estimate is a product of features, each of which depends on its own vector alone."""
         return all(
             part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
         )
@@ -375,34 +280,14 @@ class FeatureMap(Linearised):
         """Do the work of mapping queries ``(L, d)`` without features that are zero by construction, to time it."""
         self.scaled_queries(x)
 
-    @full_precision
-    def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
-        """The exact logarithm of the kernel that is estimated: ``(..., L, S)``."""
-        exact = kernels.log_softmax_kernel if self.kernel == "softmax" else kernels.log_gaussian_kernel
-        return exact(*self._checked_pair(x, y))
-
-    def mse(self, x: Tensor, y: Tensor) -> Tensor:
-        """The mean squared error of ``estimate(x, y)`` over draws of ω, in closed form: ``(..., L, S)``.
-
-        In float64 whatever the inputs: MSEs span hundreds of orders of magnitude.
-        """
-        return self.log_mse(x, y).exp()
-
-    @full_precision
-    def log_mse(self, x: Tensor, y: Tensor) -> Tensor:
-        """The logarithm of `mse`, finite where that overflows; −inf where the estimate is exact."""
-        x, y = self._checked_pair(x, y)
-        return self._log_mse(x.double(), y.double())
-
-    def relative_error(self, x: Tensor, y: Tensor) -> Tensor:
-        """The root of the MSE over the kernel, the paper's ε: ``(..., L, S)``."""
-        return (self.log_mse(x, y) / 2 - self.log_kernel(x.double(), y.double())).exp()
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the map to a ``.safetensors`` file that `hrf.load` opens."""
-        from hrf.features.storage import save  # storage knows every map, so it comes after them
-
-        save(self, path)
+    # For subclasses.
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"no closed form is known for the MSE of {type(self).__name__}")
+
+
+def _brief(value: Any) -> str:
+    """Describe a constructor argument in one short line."""
+    if isinstance(value, Tensor):
+        return f"<{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}>"
+    return repr(value.kind) if isinstance(value, Projections) else repr(value)

@@ -32,11 +32,12 @@ from typing_extensions import Self
 
 from hrf import kernels
 from hrf.features import flops
-from hrf.features.base import FeatureMap, Features, Side, common_scale, finite
+from hrf.features.base import FeatureMap, Side
 from hrf.features.cluster_fit import BASES, fitted_parts
 from hrf.features.flops import Flops
 from hrf.features.grouping import Active, by_pairs, gather_rows, look_up
 from hrf.fitting import ResidualFit, assign, samples
+from hrf.numerics import Features, common_scale, finite
 from hrf.projections import draw
 
 __all__ = ["BASES", "ClusteredHybrid"]

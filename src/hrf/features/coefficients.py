@@ -14,12 +14,13 @@ from torch import Generator, Tensor
 from typing_extensions import Self
 
 from hrf import theory
+from hrf.checks import check_positive, check_tensor, shapes_with_heads
 from hrf.features import flops
-from hrf.features.arguments import check_positive, check_tensor, shapes_with_heads
-from hrf.features.base import FeatureMap, Features, Linearised, Side, full_precision
+from hrf.features.base import FeatureMap, Linearised, Side
 from hrf.features.flops import Flops
 from hrf.features.gaussian import GaussianKernel
 from hrf.fitting import assign
+from hrf.numerics import Features, full_precision
 from hrf.projections import Projections
 
 __all__ = ["Angular", "Coefficient", "FromFeatureMap", "Gaussian", "Indicator"]

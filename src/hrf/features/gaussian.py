@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
+from hrf.numerics import Features, half_square
 
 __all__ = ["GaussianKernel"]
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from hrf.features.base import Features, Side
+from hrf.features.base import Side
+from hrf.numerics import Features
 
 __all__ = ["Active", "Groups", "by_pairs", "gather_rows", "look_up"]
 

@@ -16,23 +16,20 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from typing_extensions import override
 
 from hrf import theory
+from hrf.checks import check_count
 from hrf.features import flops
-from hrf.features.base import (
-    FeatureMap,
-    Features,
-    Linearised,
-    Rows,
-    Side,
-    check_range,
-    common_scale,
-    half_square,
-)
+from hrf.features.base import FeatureMap, Side
 from hrf.features.coefficients import Angular, Coefficient, FromFeatureMap, Gaussian
-from hrf.features.exponential import Exponential, Positive, Shared, Trigonometric, relative_covariance
+from hrf.features.composition import compose
+from hrf.features.exponential import Exponential, Positive, Trigonometric
+from hrf.features.exponential_features import ExponentialRows
 from hrf.features.flops import Flops
-from hrf.projections import Projections, check_count
+from hrf.features.hybrid_parts import check_parts, relative_covariance, share_projections
+from hrf.numerics import Features, check_finite, check_range, common_scale, half_square
+from hrf.projections import Projections
 
 __all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
 
@@ -57,7 +54,7 @@ class Hybrid(FeatureMap):
 
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()
-        _check_parts(bases, coefficients)
+        check_parts(bases, coefficients)
         self.bases, self.coefficients = nn.ModuleList(bases), nn.ModuleList(coefficients)
         self.dim, self.heads, self.kernel = bases[0].dim, bases[0].heads, bases[0].kernel
         self.constants = [c.constant for c in coefficients]
@@ -70,75 +67,77 @@ class Hybrid(FeatureMap):
         )
 
     @property
+    def base_maps(self) -> list[FeatureMap]:
+        """The p + 1 bases K̂ₖ."""
+        return list(self.bases)  # type: ignore[arg-type]
+
+    @property
+    def coefficient_maps(self) -> list[Coefficient]:
+        """The p coefficients λ̂ₖ."""
+        return list(self.coefficients)  # type: ignore[arg-type]
+
+    @property
+    @override
     def unbiased(self) -> bool:
         """Whether every base is: the coefficients may be biased, as they are independent of the bases."""
-        return all(base.unbiased for base in self._bases())
+        return all(base.unbiased for base in self.base_maps)
 
+    @override
     def check_values(self, x: Tensor, name: str) -> None:
-        self._bases()[0].check_values(x, name)
+        self.base_maps[0].check_values(x, name)
 
+    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
-        scaled = [base.scaled(x, side, *shared) for base, shared in self._with_shared(x)]
+        shared = self._shared_rows(x, side)
+        scaled = [
+            base.finish_scaled(shared[k])
+            if isinstance(base, Exponential) and k in shared
+            else base.scaled(x, side)
+            for k, base in enumerate(self.base_maps)
+        ]
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
         features, scale = common_scale(scaled)
-        rho, rho_scale = common_scale([one, *(c.scaled(x, side) for c in self._coefficients())])
-        return Features(self._compose(features, rho, side), scale + rho_scale)
+        rho, rho_scale = common_scale([one, *(c.scaled(x, side) for c in self.coefficient_maps)])
+        return Features(compose(features, rho, self.constants, side), scale + rho_scale)
 
-    def _finish(
-        self, rows: Rows, side: Side, out: Tensor | None = None, scratch: Tensor | None = None
-    ) -> Tensor:
-        (x,) = rows
-        assert x is not None
-        features = []
-        for base, shared in self._with_shared(x):
+    @override
+    def unscaled(self, x: Tensor, side: Side, out: Tensor | None = None) -> Tensor:
+        shared, features = self._shared_rows(x, side), []
+        for k, base in enumerate(self.base_maps):
             place = None if out is None else x.new_empty(*x.shape[:-1], base.feature_dim)
-            features.append(base._whole(base._prepare(x, side, *shared), side, place))
-        rho = [c._whole(c._prepare(x, side), side) for c in self._coefficients()]
-        if any(isinstance(c, FromFeatureMap) for c in self._coefficients()):  # others are at most 1
+            if isinstance(base, Exponential) and k in shared:
+                base.check_rows(shared[k])
+                features.append(base.finish(shared[k], place, place))
+            else:
+                features.append(base.unscaled(x, side, place))
+        rho = [c.unscaled(x, side) for c in self.coefficient_maps]
+        if any(isinstance(c, FromFeatureMap) for c in self.coefficient_maps):  # the others are at most 1
             largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
             check_range(sum(largest, start=x.new_zeros(())))
-        return self._compose(features, [torch.ones_like(x[..., :1]), *rho], side, out)
+        return compose(features, [torch.ones_like(x[..., :1]), *rho], self.constants, side, out)
 
-    def _compose(self, phi: list[Tensor], rho: list[Tensor], side: Side, out: Tensor | None = None) -> Tensor:
-        """All products of features φₖ and ρₖ, of which the first is the number 1; written to ``out``."""
-        one, *rho = rho
-        if side == "key":
-            phi = [*phi[:-1], -phi[-1]]
-        # Widest first: it then is what touches the memory of the result, with all threads.
-        products = [(r, torch.cat([phi[k], phi[-1]], -1)) for k, r in enumerate(rho)]
-        for k, a in enumerate(self.constants):
-            if a:
-                # Key signs: that of aₖ, and that of the last base, which −φ has already.
-                sign = 1 if side == "query" else math.copysign(1, a) * (-1 if k == len(rho) else 1)
-                products.append((one * (sign * math.sqrt(abs(a))), phi[k]))
-        blocks, start = [], 0
-        for factor, vector in products:
-            shape = (factor.shape[-1], vector.shape[-1])
-            place = None if out is None else out[..., start : start + math.prod(shape)].unflatten(-1, shape)
-            blocks.append(torch.mul(factor.unsqueeze(-1), vector.unsqueeze(-2), out=place).flatten(-2))
-            start += math.prod(shape)
-        return torch.cat(blocks, -1) if out is None else out
-
-    def _groups(self) -> dict[Projections, list[int]]:
-        """The bases whose projections of x are the same, ωᵀx, so that they are computed once."""
-        groups: dict[Projections, list[int]] = {}
-        for k, base in enumerate(self._bases()):
-            if isinstance(base, Exponential) and base.isotropic:
-                groups.setdefault(base.projection, []).append(k)
-        return {projection: group for projection, group in groups.items() if len(group) > 1}
-
-    def _with_shared(self, x: Tensor) -> list[tuple[Any, tuple[Shared, ...]]]:
-        """Every base, with the argument that hands it what it shares with others, if it does."""
-        shared: dict[int, Shared] = {}
+    def _shared_rows(self, x: Tensor, side: Side) -> dict[int, ExponentialRows]:
+        """Prepare the bases that share ωᵀx with another base, each by its number."""
+        rows: dict[int, ExponentialRows] = {}
         for projection, group in self._groups().items():
-            shared |= dict.fromkeys(group, Shared(x @ projection.omega.to(x.dtype).mT, half_square(x)))
-        return [(base, (shared[k],) if k in shared else ()) for k, base in enumerate(self.bases)]
+            projected, square = x @ projection.omega.to(x.dtype).mT, half_square(x)
+            check_finite(square, x, "x" if side == "query" else "y")
+            rows |= {k: base.isotropic_rows(projected, square) for k, base in group.items()}
+        return rows
+
+    def _groups(self) -> dict[Projections, dict[int, Exponential]]:
+        """Group the bases that share ωᵀx, so that it is computed once."""
+        groups: dict[Projections, dict[int, Exponential]] = {}
+        for k, base in enumerate(self.base_maps):
+            if isinstance(base, Exponential) and base.isotropic:
+                groups.setdefault(base.projection, {})[k] = base
+        return {projection: group for projection, group in groups.items() if len(group) > 1}
 
     def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
         """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""
-        lam = [c._estimate(x, y) for c in self._coefficients()]
+        lam = [c._estimate(x, y) for c in self.coefficient_maps]
         lam.append(1 - sum(lam, start=x.new_zeros(())))
-        estimates = [b.scaled_estimate(x, y) for b in self._bases()]
+        estimates = [b.scaled_estimate(x, y) for b in self.base_maps]
         # A base without weight does not set the scale, so that it cannot push the others below rounding.
         absent = -torch.inf
         scales = [e.log_scale.masked_fill(w == 0, absent) for w, e in zip(lam, estimates, strict=True)]
@@ -147,8 +146,8 @@ class Hybrid(FeatureMap):
         return Features(torch.stack(terms).sum(0), scale)
 
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
-        bases, coefficients = self._bases(), self._coefficients()
-        if any(_share([c], coefficients[:k]) for k, c in enumerate(coefficients)):
+        bases, coefficients = self.base_maps, self.coefficient_maps
+        if any(share_projections([c], coefficients[:k]) for k, c in enumerate(coefficients)):
             raise NotImplementedError(
                 "no closed form is known for the MSE of a Hybrid whose coefficients share ω"
             )
@@ -157,13 +156,13 @@ class Hybrid(FeatureMap):
         for k, base in enumerate(bases):
             covariances[k][k] = theory.Scaled.exp(base._log_mse(x, y) - 2 * log_kernel)
             for other in range(k):
-                covariances[k][other] = covariances[other][k] = _covariance(bases[other], base, x, y)
+                covariances[k][other] = covariances[other][k] = relative_covariance(bases[other], base, x, y)
         moments = [c._moments(x, y) for c in coefficients]
         return theory.hybrid_covariance(moments, covariances).log() + 2 * log_kernel
 
     def _flops(self) -> Flops:
         """Bases (shared projections once), coefficients, and a multiplication for each product in ρ ⊗ φ."""
-        bases, coefficients = self._bases(), self._coefficients()
+        bases, coefficients = self.base_maps, self.coefficient_maps
         spared = [
             flops.projected(p.n_projections, p.dim).times(1 - len(group))
             for p, group in self._groups().items()
@@ -174,76 +173,7 @@ class Hybrid(FeatureMap):
 
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
-        return {"bases": self._bases(), "coefficients": self._coefficients()}
-
-    def _bases(self) -> list[Any]:
-        return list(self.bases)
-
-    def _coefficients(self) -> list[Any]:
-        return list(self.coefficients)
-
-
-def _check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
-    """Refuse parts that do not fit together, saying which."""
-    if len(bases) < 2 or len(coefficients) != len(bases) - 1:
-        raise ValueError(
-            f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
-            "expected two or more bases and one coefficient fewer"
-        )
-    for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
-        for part in parts:
-            if not isinstance(part, kind):
-                raise TypeError(
-                    f"{type(part).__name__} is among the {kind.__name__}s; expected a {kind.__name__}"
-                )
-    for name in ("dim", "heads"):
-        values = [getattr(part, name) for part in (*bases, *coefficients)]
-        if len(set(values)) > 1:
-            raise ValueError(f"the bases and coefficients have {name} = {values}; expected one value for all")
-    estimated = [base.kernel for base in bases]
-    if len(set(estimated)) > 1:
-        raise ValueError(f"the bases estimate the kernels {estimated}; expected one kernel for all")
-    if _share(bases, coefficients):
-        raise ValueError(
-            "a coefficient shares projections with a base; it needs its own, or the hybrid is biased"
-        )
-    _check_draws(list({p for part in (*bases, *coefficients) for p in part.all_projections()}))
-
-
-def _check_draws(projections: Sequence[Projections]) -> None:
-    """Refuse draws from equal seeds: they would be taken for independent ones, and the hybrid be biased."""
-    first = [_first_row(p).double().cpu() for p in projections if not p.omega.is_meta]
-    rows = torch.stack(first) if first else torch.empty(0, 1)
-    near = torch.cdist(rows, rows) < 1e-6  # rounding of float32; by chance for one pair in 10⁶ at d = 2
-    if near.sum() > len(rows):
-        raise ValueError(
-            "two of the parts have the same ω, drawn from equal seeds; expected independent draws (hand one "
-            "generator to all), or one Projections object that the bases share"
-        )
-
-
-def _first_row(projections: Projections) -> Tensor:
-    """A mark of a draw: its first direction, since lengths of rows may depend on how many there are."""
-    row = projections.omega.detach().reshape(-1, projections.dim)[0]
-    few_directions = projections.dim == 1 or projections.kind == "hadamard"
-    return row if few_directions else row / row.norm()
-
-
-def _share(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
-    """Whether some part of the one has a `Projections` object that some part of the other has too."""
-    mine, theirs = ({p for part in parts for p in part.all_projections()} for parts in (first, second))
-    return bool(mine & theirs)
-
-
-def _covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> theory.Scaled | None:
-    """Covariance of two base estimates over the squared kernel; ``None`` where they are independent."""
-    if not _share([first], [second]):
-        return None
-    if isinstance(first, Exponential) and isinstance(second, Exponential):
-        return relative_covariance(first, second, x, y)
-    raise NotImplementedError(
-        f"no closed form is known for {type(first).__name__} and {type(second).__name__} that share ω"
-    )
+        return {"bases": self.base_maps, "coefficients": self.coefficient_maps}
 
 
 def _bipolar_bases(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hrf.checks import check_tensor, shapes_with_heads
 from hrf.features import flops
-from hrf.features.arguments import check_tensor, shapes_with_heads
 from hrf.features.flops import Flops
 
 __all__ = ["ComplexMatrix", "matrix_pair"]

@@ -21,9 +21,10 @@ from typing_extensions import Self
 
 from hrf import kernels, theory
 from hrf.features import flops
-from hrf.features.base import FeatureMap, Features, Side, half_square
+from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
 from hrf.fitting import samples
+from hrf.numerics import Features, half_square
 from hrf.projections import Projections
 
 __all__ = ["DenseExponential", "OptimalPositive"]

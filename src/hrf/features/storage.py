@@ -1,8 +1,7 @@
-"""Maps in files: safetensors for the numbers, a JSON header for the structure, no pickle.
+"""Maps from files, as ``encoding.py`` lays them out.
 
-The header names the format's version and, for every part, its class and its constructor
-arguments, and which of the parts share projections. Loading builds the parts from a fixed list
-of classes, so a file cannot run code.
+Loading builds parts from classes that the running process has defined (`hrf.registry`), so a file cannot run
+code. A class joins by being defined; the module that defines it has to be imported before `load`.
 """
 
 from __future__ import annotations
@@ -14,64 +13,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from hrf.features import asymmetric, clustered, coefficients, exponential, gaussian, hybrid, mixture, optimal
 from hrf.features.base import FeatureMap
+from hrf.features.encoding import FORMAT
 from hrf.projections import Projections
+from hrf.registry import UndefinedClass, find
 
-__all__ = ["FORMAT", "load", "save"]
-
-FORMAT = 1
-
-_CLASSES: dict[str, type[nn.Module]] = {
-    cls.__name__: cls
-    for cls in (
-        Projections,
-        exponential.Exponential,
-        exponential.Positive,
-        exponential.Trigonometric,
-        optimal.OptimalPositive,
-        optimal.DenseExponential,
-        asymmetric.AsymmetricExponential,
-        gaussian.GaussianKernel,
-        hybrid.Hybrid,
-        hybrid.AngularHybrid,
-        hybrid.GaussianHybrid,
-        clustered.ClusteredHybrid,
-        mixture.GaussianMixture,
-        coefficients.Angular,
-        coefficients.FromFeatureMap,
-        coefficients.Gaussian,
-        coefficients.Indicator,
-    )
-}
-
-
-def save(feature_map: FeatureMap, path: str | PathLike[str]) -> None:
-    """Write a map to a ``.safetensors`` file."""
-    tensors = {f"state.{name}": value.detach().clone() for name, value in feature_map.state_dict().items()}
-
-    def encode(value: Any) -> Any:
-        if isinstance(value, nn.Module):
-            name = type(value).__name__
-            if _CLASSES.get(name) is not type(value):
-                raise TypeError(f"{name} is not a class of hrf; only its own maps can be saved")
-            arguments = value.config()  # type: ignore[operator]
-            return {"class": name, "arguments": {k: encode(v) for k, v in arguments.items()}}
-        if isinstance(value, Tensor):
-            tensors[f"argument.{len(tensors)}"] = value.detach().clone()
-            return {"tensor": f"argument.{len(tensors) - 1}"}
-        if isinstance(value, dict):
-            return {"plain": value}
-        return [encode(v) for v in value] if isinstance(value, list | tuple) else value
-
-    header = {"format": FORMAT, "map": encode(feature_map), "shared": _shared(feature_map)}
-    # safetensors has no complex numbers: a last axis of two holds them.
-    stored = {k: (torch.view_as_real(t) if t.is_complex() else t).contiguous() for k, t in tensors.items()}
-    header["complex"] = [name for name, tensor in tensors.items() if tensor.is_complex()]
-    save_file(stored, fspath(path), metadata={"hrf": json.dumps(header)})
+__all__ = ["load"]
 
 
 def load(path: str | PathLike[str]) -> FeatureMap:
@@ -87,6 +36,17 @@ def load(path: str | PathLike[str]) -> FeatureMap:
     True
     """
     name = fspath(path)
+    header, tensors = _read(name)
+    try:
+        return _rebuilt(header, tensors)
+    except UndefinedClass as error:
+        raise ValueError(f"{name} needs {error}") from error
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ValueError(f"{name} has a malformed hrf header: {error!r}") from error
+
+
+def _read(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header and the tensors of a file."""
     if Path(name).is_dir():
         raise IsADirectoryError(f"{name} is a folder; expected a file that FeatureMap.save wrote")
     try:
@@ -104,17 +64,15 @@ def load(path: str | PathLike[str]) -> FeatureMap:
         raise ValueError(f"{name} has a malformed hrf header: {error!r}") from error
     if version != FORMAT:
         raise ValueError(f"{name} has format {version!r}; this version of hrf reads format {FORMAT}")
-    try:
-        return _rebuilt(header, tensors)
-    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise ValueError(f"{name} has a malformed hrf header: {error!r}") from error
+    return header, tensors
 
 
 def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
+    """Build the map, tie its shared projections and fill in its numbers."""
     for key in header["complex"]:
         tensors[key] = torch.view_as_complex(tensors[key])
     with torch.random.fork_rng(devices=[]):  # parts are drawn only to be overwritten
-        feature_map = _decode(header["map"], tensors)
+        feature_map = _built(header["map"], tensors)
     if not isinstance(feature_map, FeatureMap):
         raise TypeError(f"it describes a {type(feature_map).__name__}; expected a feature map")
     for first, *others in header["shared"]:
@@ -127,13 +85,18 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
     return feature_map
 
 
-def _shared(feature_map: FeatureMap) -> list[list[str]]:
-    """Paths to each `Projections` object that stands in more than one place."""
-    paths: dict[nn.Module, list[str]] = {}
-    for path, module in feature_map.named_modules(remove_duplicate=False):
-        if isinstance(module, Projections):
-            paths.setdefault(module, []).append(path)
-    return [places for places in paths.values() if len(places) > 1]
+def _built(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """Build the value that a tree describes."""
+    if isinstance(tree, list):
+        return [_built(value, tensors) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "plain" in tree:
+        return tree["plain"]
+    if "tensor" in tree:
+        return tensors[tree["tensor"]]
+    cls = find(tree["class"], tree.get("module"))
+    return cls(**{name: _built(value, tensors) for name, value in tree["arguments"].items()})
 
 
 def _tie(feature_map: FeatureMap, first: str, second: str) -> None:
@@ -143,17 +106,3 @@ def _tie(feature_map: FeatureMap, first: str, second: str) -> None:
         if not isinstance(feature_map.get_submodule(path), Projections):
             raise TypeError(f"{path} is shared; expected projections")
     setattr(feature_map.get_submodule(parent), name, feature_map.get_submodule(first))
-
-
-def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """What `save` encoded."""
-    if isinstance(value, list):
-        return [_decode(v, tensors) for v in value]
-    if not isinstance(value, dict):
-        return value
-    if "plain" in value:
-        return value["plain"]
-    if "tensor" in value:
-        return tensors[value["tensor"]]
-    arguments = {k: _decode(v, tensors) for k, v in value["arguments"].items()}
-    return _CLASSES[value["class"]](**arguments)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["folder", "write"]
 
 
 def folder(path: Path) -> Path:
-    """The directory, made if it is missing; an ``OSError`` if it will not take files."""
+    """Make the directory if it is missing; raise ``OSError`` if it cannot hold new files."""
     with _named(path):
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
@@ -21,7 +21,7 @@ def folder(path: Path) -> Path:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file beside its place and move it there, so that nobody ever sees half of it."""
+    """Write a draft beside the file and move it into place, so that nobody ever sees half of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with _named(path):
         try:
@@ -33,7 +33,7 @@ def write(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of the file system as a sentence that names the path."""
+    """Turn errors of the file system into a sentence that names the path."""
     try:
         yield
     except OSError as error:

@@ -1,0 +1,49 @@
+"""Checks of arguments: each error says what was received and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import SupportsIndex
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_count", "check_positive", "check_tensor", "shapes_with_heads"]
+
+
+def check_count(name: str, value: SupportsIndex) -> int:
+    """Return a size as an ``int``; refuse anything but a positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; expected a whole number")
+    if (count := index(value)) < 1:
+        raise ValueError(f"{name} is {count}; expected at least 1")
+    return count
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse anything but a finite number above zero."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value}; expected a positive number")
+
+
+def check_tensor(
+    name: str, value: Tensor, shapes: Sequence[tuple[int, ...]], *, complex_too: bool = False
+) -> None:
+    """Refuse anything but a tensor of finite numbers in one of the shapes."""
+    numbers = "numbers" if complex_too else "real numbers"
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is of type {type(value).__name__}; expected a tensor")
+    if value.dtype == torch.bool or (value.is_complex() and not complex_too):
+        raise TypeError(f"{name} is a tensor of {value.dtype}; expected {numbers}")
+    if tuple(value.shape) not in shapes:
+        expected = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {expected}")
+    if not value.is_meta and not value.isfinite().all():
+        raise ValueError(f"{name} has values that are NaN or infinite; expected finite values")
+
+
+def shapes_with_heads(heads: int | None, *shapes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """List the shapes that a tensor may have: with heads, each begins with an axis for them."""
+    leading = () if heads is None else (heads,)
+    return [(*leading, *shape) for shape in shapes]

@@ -1,0 +1,79 @@
+"""The parts of a hybrid: which of them fit together, and how their estimates covary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hrf import theory
+from hrf.features.base import FeatureMap, Linearised
+from hrf.features.coefficients import Coefficient
+from hrf.features.exponential import Exponential
+from hrf.projections import Projections
+
+__all__ = ["check_parts", "relative_covariance", "share_projections"]
+
+
+def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
+    """Refuse parts that do not fit together, saying which."""
+    if len(bases) < 2 or len(coefficients) != len(bases) - 1:
+        raise ValueError(
+            f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
+            "expected two or more bases and one coefficient fewer"
+        )
+    for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
+        for part in parts:
+            if not isinstance(part, kind):
+                raise TypeError(
+                    f"{type(part).__name__} is among the {kind.__name__}s; expected a {kind.__name__}"
+                )
+    for name in ("dim", "heads"):
+        values = [getattr(part, name) for part in (*bases, *coefficients)]
+        if len(set(values)) > 1:
+            raise ValueError(f"the bases and coefficients have {name} = {values}; expected one value for all")
+    estimated = [base.kernel for base in bases]
+    if len(set(estimated)) > 1:
+        raise ValueError(f"the bases estimate the kernels {estimated}; expected one kernel for all")
+    if share_projections(bases, coefficients):
+        raise ValueError(
+            "a coefficient shares projections with a base; it needs its own, or the hybrid is biased"
+        )
+    _check_draws(list({p for part in (*bases, *coefficients) for p in part.all_projections()}))
+
+
+def _check_draws(projections: Sequence[Projections]) -> None:
+    """Refuse draws from equal seeds: they would be taken for independent ones, and the hybrid be biased."""
+    first = [_first_row(p).double().cpu() for p in projections if not p.omega.is_meta]
+    rows = torch.stack(first) if first else torch.empty(0, 1)
+    near = torch.cdist(rows, rows) < 1e-6  # rounding of float32; by chance for one pair in 10⁶ at d = 2
+    if near.sum() > len(rows):
+        raise ValueError(
+            "two of the parts have the same ω, drawn from equal seeds; expected independent draws (hand one "
+            "generator to all), or one Projections object that the bases share"
+        )
+
+
+def _first_row(projections: Projections) -> Tensor:
+    """A mark of a draw: its first direction, since lengths of rows may depend on how many there are."""
+    row = projections.omega.detach().reshape(-1, projections.dim)[0]
+    few_directions = projections.dim == 1 or projections.kind == "hadamard"
+    return row if few_directions else row / row.norm()
+
+
+def share_projections(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
+    """Whether some part of the one has a `Projections` object that some part of the other has too."""
+    mine, theirs = ({p for part in parts for p in part.all_projections()} for parts in (first, second))
+    return bool(mine & theirs)
+
+
+def relative_covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> theory.Scaled | None:
+    """Covariance of two base estimates over the squared kernel; ``None`` where they are independent."""
+    if not share_projections([first], [second]):
+        return None
+    if isinstance(first, Exponential) and isinstance(second, Exponential):
+        return first.relative_covariance(second, x, y)
+    raise NotImplementedError(
+        f"no closed form is known for {type(first).__name__} and {type(second).__name__} that share ω"
+    )
