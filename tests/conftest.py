@@ -11,7 +11,8 @@ import os
 import tempfile
 from pathlib import Path
 
-SOURCES = sorted((Path(__file__).parents[1] / "src" / "hrf" / "_attention" / "loops").glob("*.py"))
+HRF = Path(__file__).parents[1] / "src" / "hrf"
+SOURCES = [*sorted((HRF / "_attention" / "loops").glob("*.py")), HRF / "tuning.py"]
 TEXT = b"".join(path.read_bytes() for path in (*SOURCES, Path(__file__).with_name("test_compiled.py")))
 FOLDER = Path(tempfile.gettempdir()) / f"hrf-{getpass.getuser()}-{hashlib.sha256(TEXT).hexdigest()[:16]}"
 

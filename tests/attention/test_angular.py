@@ -7,7 +7,8 @@ import torch
 
 import hrf
 from attention.engines import check_equal, inputs, reference
-from hrf._attention import angular
+from hrf import tuning
+from hrf._attention.angular import stream as angular
 
 
 def make(n=8, m=6, heads=None, share=True, dim=5, kind="iid"):
@@ -72,7 +73,8 @@ def test_nothing_sums_to_zero(length, keys):
 @pytest.fixture
 def short(monkeypatch):
     """Rows of more than 16 tokens are long, with and without a graph."""
-    monkeypatch.setattr(angular, "_TOKENS", (16, 16))
+    monkeypatch.setattr(tuning, "ANGULAR_TOKENS", 16)
+    monkeypatch.setattr(tuning, "ANGULAR_GRAPH_TOKENS", 16)
 
 
 @pytest.mark.usefixtures("short")
@@ -95,7 +97,8 @@ def test_learned_projections_have_the_gradients_of_all_parts(heads, monkeypatch)
         return torch.autograd.grad((angular.sums(*tensors, phi).unscaled() * weight).sum(), omega)[0]
 
     expected = gradient()
-    monkeypatch.setattr(angular, "_TOKENS", (16, 16))
+    monkeypatch.setattr(tuning, "ANGULAR_TOKENS", 16)
+    monkeypatch.setattr(tuning, "ANGULAR_GRAPH_TOKENS", 16)
     assert ((gradient() - expected).abs() <= 1e-8 * expected.abs().amax()).all()
 
 
@@ -126,7 +129,8 @@ def test_attention_puts_parts_of_long_rows_where_they_belong(train, monkeypatch)
     phi = make()
     tensors = [t.requires_grad_(train) for t in torch.randn(3, 2, 3, 50, 5, dtype=torch.float64)]
     expected = hrf.attention(*tensors, phi)
-    monkeypatch.setattr(angular, "_TOKENS", (16, 16))
+    monkeypatch.setattr(tuning, "ANGULAR_TOKENS", 16)
+    monkeypatch.setattr(tuning, "ANGULAR_GRAPH_TOKENS", 16)
     received = hrf.attention(*tensors, phi)
     assert ((received - expected).abs() <= 1e-8 * expected.abs().amax()).all()
     if train:

@@ -9,10 +9,8 @@ from torch import nn
 import hrf
 from attention.data import assert_equals_reference, assert_same, inputs, padding
 from features.registry import DIM, MAPS, PARTLY_EXACT, build
-from hrf._attention import clustered as clusters
-from hrf._attention import reference, structured
-from hrf._attention.dense import blocks, causal
-from hrf._attention.dense import unscaled_positive as small
+from hrf import tuning
+from hrf._attention import reference
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
@@ -22,13 +20,15 @@ one_or_each = pytest.mark.parametrize("heads", [None, 4], ids=["one map", "map a
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks, chunks, parts of the rows and spans of a row, the last not full."""
-    monkeypatch.setattr(causal, "_CHUNK", 4)
-    monkeypatch.setattr(blocks, "_FLOATS", 1)
-    monkeypatch.setattr(blocks, "_LEAST", 4)
-    monkeypatch.setattr(small, "_FLOATS", 1)
-    monkeypatch.setattr(small, "_ROWS", 4)
-    monkeypatch.setattr(structured, "_TOKENS", (27, 18, 9))
-    monkeypatch.setattr(clusters.common, "TOKENS", 4)
+    monkeypatch.setattr(tuning, "CAUSAL_CHUNK", 4)
+    monkeypatch.setattr(tuning, "DENSE_FLOATS", 1)
+    monkeypatch.setattr(tuning, "DENSE_LEAST_ROWS", 4)
+    monkeypatch.setattr(tuning, "UNSCALED_FLOATS", 1)
+    monkeypatch.setattr(tuning, "UNSCALED_ROWS", 4)
+    monkeypatch.setattr(tuning, "ROWS_INFERENCE", 27)
+    monkeypatch.setattr(tuning, "ROWS_FORWARD", 18)
+    monkeypatch.setattr(tuning, "ROWS_BACKWARD", 9)
+    monkeypatch.setattr(tuning, "CLUSTER_TOKENS", 4)
 
 
 @every_map
@@ -297,7 +297,11 @@ def test_centres_stay_where_they_are_in_causal_attention(exact_share):
     assert torch.equal(fixed, hrf.attention(q, k, v, phi, is_causal=True))
 
 
-def test_maps_of_maps_without_features_are_refused_in_causal_attention():
-    phi = hrf.GaussianKernel(_clustered(exact_share=0.3))
+@both_ways
+@pytest.mark.parametrize("arguments", [{"exact_share": 0.3}, {"recenter": True}], ids=["exact", "recenter"])
+def test_maps_of_maps_without_features_are_refused(arguments, is_causal):
+    phi = hrf.GaussianKernel(_clustered(**arguments))
     with pytest.raises(NotImplementedError, match="GaussianKernel is made of maps without"):
-        hrf.attention(*inputs(2), phi, is_causal=True)
+        hrf.attention(*inputs(2), phi, is_causal=is_causal)
+    with pytest.raises(NotImplementedError, match="GaussianKernel is made of maps without"):
+        hrf.AttentionState(phi)

@@ -8,8 +8,8 @@ import torch
 from attention import data
 from attention.engines import check_equal, inputs, reference
 from features.registry import PARTLY_EXACT, build
-from hrf._attention import clustered as clusters
-from hrf._attention.dense import causal
+from hrf import tuning
+from hrf._attention.clustered import bidirectional as clusters
 from hrf.features.clustered import BASES, ClusteredHybrid
 
 DIM = 4
@@ -99,7 +99,7 @@ def test_nothing_sums_to_zero(length, keys):
 
 
 def test_more_blocks_than_one_piece_holds(monkeypatch):
-    monkeypatch.setattr(clusters.common, "FLOATS", 500)
+    monkeypatch.setattr(tuning, "CLUSTER_FLOATS", 500)
     torch.manual_seed(3)
     for base in BASES:
         check_equal(clusters.sums, *inputs(2, length=90, keys=80, dim=DIM), make(base, **VARIANTS["all"]))
@@ -109,7 +109,7 @@ def test_more_blocks_than_one_piece_holds(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("base", BASES)
 def test_rows_longer_than_what_is_done_at_a_time(base, variant, heads, monkeypatch):
-    monkeypatch.setattr(clusters.common, "TOKENS", 20)
+    monkeypatch.setattr(tuning, "CLUSTER_TOKENS", 20)
     torch.manual_seed(5)
     tensors = inputs(3, length=70, keys=50, dim=DIM)
     tensors[1] *= torch.linspace(0.2, 3, 50).unsqueeze(-1)  # the largest logarithms are not in the first span
@@ -161,8 +161,8 @@ def test_finite_in_float32(base, variant, norm):
 @pytest.mark.parametrize("length", [8, 11])
 def test_causal_in_several_chunks(name, length, monkeypatch):
     phi = build(name)
-    monkeypatch.setattr(causal, "_CHUNK", 1)
-    monkeypatch.setattr(clusters.common, "FLOATS", 50)  # and several pieces
+    monkeypatch.setattr(tuning, "CAUSAL_CHUNK", 1)
+    monkeypatch.setattr(tuning, "CLUSTER_FLOATS", 50)  # and several pieces
     q, k, v = data.inputs(2, key_heads=2, length=length)
     data.assert_equals_reference(q, k, v, phi, is_causal=True)
     ignore = data.padding(2, length)

@@ -8,14 +8,14 @@ import torch
 import hrf
 from attention.data import assert_same, inputs, padding
 from features.registry import MAPS, PARTLY_EXACT, build
-from hrf._attention.dense import causal
+from hrf import tuning
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(causal, "_CHUNK", 4)
+    monkeypatch.setattr(tuning, "CAUSAL_CHUNK", 4)
 
 
 def _cut(tensors, start, stop):

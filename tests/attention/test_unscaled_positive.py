@@ -10,19 +10,20 @@ from torch import Tensor
 
 import hrf
 from attention.data import random
+from hrf import tuning
 from hrf._attention import reference
 from hrf._attention.denominator import Denominator
 from hrf._attention.dense import unscaled_positive as small
-from hrf._attention.dense.blocks import Blocks
-from hrf._attention.dense.unscaled_positive import Small
+from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.inputs import check
+from hrf._attention.rows import prepare
 
 
 @torch.no_grad()
 def serves(query: Tensor, key: Tensor, phi: hrf.FeatureMap) -> bool:
     inputs = check(query, key, key, phi, paired=False, key_padding_mask=None, scale=1.0).for_map(phi)
-    blocks = Blocks.of(inputs, phi, Denominator("clamp"))
-    engine = Small.of(blocks, inputs.query, inputs.key, inputs.value)
+    call, tensors = prepare(inputs, phi, Denominator("clamp"))
+    engine = UnscaledPositive.of(call, *tensors)
     return engine is not None and engine.bidirectional() is not None
 
 
@@ -75,8 +76,8 @@ def test_at_the_edge(phi: hrf.Positive, is_causal: bool) -> None:
 def test_blocks_change_nothing(phi: hrf.Positive, is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (random(2, 3, 300, 4, seed=seed) for seed in range(3))
     whole = hrf.attention(q, k, v, phi, is_causal=is_causal)
-    monkeypatch.setattr(small, "_FLOATS", 16 * 70)
-    monkeypatch.setattr(small, "_ROWS", 33)
+    monkeypatch.setattr(tuning, "UNSCALED_FLOATS", 16 * 70)
+    monkeypatch.setattr(tuning, "UNSCALED_ROWS", 33)
     parts = hrf.attention(q, k, v, phi, is_causal=is_causal)
     assert (whole - parts).abs().max() <= 300 * torch.finfo(torch.float64).eps * v.abs().max()
 

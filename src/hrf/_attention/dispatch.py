@@ -91,6 +91,6 @@ def engine_for(feature_map: FeatureMap) -> Engine:
         if engine.serves(feature_map):
             return engine
     raise NotImplementedError(
-        f"attention needs features, and {type(feature_map).__name__} is made of a map without: a ClusteredHybrid with "
-        "exact pairs or moving centres; use the ClusteredHybrid itself, or fit it without them"
+        f"attention needs features, and {type(feature_map).__name__} is made of maps without them: a ClusteredHybrid "
+        "with exact pairs or moving centres; use the ClusteredHybrid itself, or fit it without exact pairs and recenter"
     )

@@ -69,16 +69,17 @@ def _backward(
     query, key, _ = saved
     found = [torch.zeros_like(t) for t in (*saved, *call.learned)]
     for part in parts(query, key, tuning.ROWS_BACKWARD):
-        own = call.part(part)
         some = [t[part].detach().requires_grad_(n) for t, n in zip(saved, needed, strict=False)]
         with torch.enable_grad():
+            own = call.part(part)
             quotients = Quotients(own, some[0], some[2])
             for sums in stream(*_arguments(own, *some), ones=True):
                 quotients.add(sums)
+            out = quotients.values()
         places = (*(g[part] for g in found[:3]), *found[3:])
         pairs = [p for p in zip((*some, *call.learned), places, strict=True) if p[0].requires_grad]
         wanted = [t for t, _ in pairs]
-        pulled = torch.autograd.grad(quotients.values(), wanted, grads[0][part], materialize_grads=True)
+        pulled = torch.autograd.grad(out, wanted, grads[0][part], materialize_grads=True)
         for (_, place), g in zip(pairs, pulled, strict=True):
             place += g
     return found

@@ -270,6 +270,10 @@ class FeatureMap(Linearised):
         """Whether features depend on the keys at hand, so that a sample of keys says little about the rest."""
         return False
 
+    def fixed(self) -> Self:
+        """Return the map with features that do not depend on the keys at hand, as causal attention needs them."""
+        return self
+
     @property
     def is_random(self) -> bool:
         """Whether the map has projections to draw."""

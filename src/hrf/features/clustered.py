@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from hrf import kernels
 from hrf.features import flops
@@ -290,6 +290,15 @@ class ClusteredHybrid(FeatureMap):
         """Whether the key centres move to the means of the keys at hand."""
         return self.recenter
 
+    @override
+    def fixed(self) -> Self:
+        if not self.recenter:
+            return self
+        still = copy.copy(self)
+        still.recenter = False
+        return still
+
+    @override
     def active_queries(self, x: Tensor) -> None:
         """Map queries ``(L, d)`` into the blocks of their own clusters only."""
         own, inner = self.assign(x, "query"), self.feature_map

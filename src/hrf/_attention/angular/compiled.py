@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from hrf._attention import loops
 from hrf._attention.angular.codes import Codes
 from hrf._attention.dense.chunks import Scratch
 from hrf.features.base import Features
+from hrf.features.exponential import Exponential
 
 __all__ = ["CompiledCodes"]
 
@@ -31,7 +31,7 @@ class CompiledCodes:
     """
 
     def __init__(
-        self, bases: list[Any], omega: Tensor, n: int, length: int, root: float, *, ones: bool
+        self, bases: list[Exponential], omega: Tensor, n: int, length: int, root: float, *, ones: bool
     ) -> None:
         from hrf._attention.loops.features import COS_SIN, EXP, EXP_BOTH
         from hrf._attention.loops.products import WIDE

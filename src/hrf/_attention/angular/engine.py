@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from hrf._attention.angular.code_sums import CodeSums
 from hrf._attention.angular.codes import split
 from hrf._attention.dense.chunks import Scratch
 from hrf.features.base import Features, finite, half_square
+from hrf.features.coefficients import Angular
+from hrf.features.exponential import Exponential
 from hrf.features.hybrid import Hybrid
 
 __all__ = ["CodeEngine", "CodeState"]
@@ -34,7 +36,7 @@ class _Tokens(NamedTuple):
     log_weight: Tensor
     small: bool
 
-    def largest(self, bases: list[Any]) -> Tensor:
+    def largest(self, bases: list[Exponential]) -> Tensor:
         """Return the log of the largest feature of both bases, constant for autograd: ``(R, L, 2)``."""
         logs = []
         for base, p in zip(bases, _by_base(self.projected.detach(), bases), strict=True):
@@ -80,8 +82,12 @@ class CodeEngine:
     def __init__(
         self, feature_map: Hybrid, x: Tensor, length: int, columns: int, root: float, *, in_place: bool
     ) -> None:
-        (coefficient,) = feature_map.coefficient_maps
-        self.bases, self.root, self.in_place = feature_map.base_maps, root, in_place
+        coefficient = cast("Angular", feature_map.coefficient_maps[0])
+        self.bases, self.root, self.in_place = (
+            cast("list[Exponential]", feature_map.base_maps),
+            root,
+            in_place,
+        )
         self.n, self.widths = coefficient.n_projections, [base.feature_dim for base in self.bases]
         self.products = CodeSums(self.n, length, self.widths, x, columns, in_place=in_place)
         # One product projects for both bases and for the signs; ω is the same for all rows, or one per row.
@@ -161,7 +167,7 @@ def _largest(numbers: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def _by_base(projected: Tensor, bases: list[Any]) -> Sequence[Tensor]:
+def _by_base(projected: Tensor, bases: list[Exponential]) -> Sequence[Tensor]:
     """Return the columns ωᵀu of either base; bases may share them."""
     if bases[0].projection is bases[1].projection:
         return projected, projected

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -28,9 +26,7 @@ def prepare_clustered(
 
     Key centres stay where they were fitted: centres that move with the keys would let later keys in.
     """
-    if feature_map.recenter:
-        feature_map = copy.copy(feature_map)
-        feature_map.recenter = False
+    feature_map = feature_map.fixed()
     if feature_map.exact is None:
         return prepare(inputs, feature_map, rule, carry)
     past = _past(inputs, feature_map, None if carry is None else carry.past)

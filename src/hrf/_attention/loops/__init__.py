@@ -14,11 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hrf import tuning
 from hrf.features.base import can_look
 
 __all__ = ["arrays", "each", "installed", "parts", "serves"]
-
-_SHARES, _LEAST = 4, 1 << 10  # parts a thread, and tokens of a part
 
 
 @cache
@@ -39,7 +38,7 @@ def serves(*tensors: Tensor) -> bool:
 def parts(tokens: Tensor) -> list[tuple[int, slice]]:
     """Each row of ``(R, L, ·)``, cut into parts if there are few rows: no thread is to wait long for another."""
     n_rows, length = tokens.shape[:2]
-    size = max(_LEAST, -(-length * n_rows // (_SHARES * torch.get_num_threads())))
+    size = max(tuning.TASK_TOKENS, -(-length * n_rows // (tuning.TASKS_PER_THREAD * torch.get_num_threads())))
     return [(row, slice(start, start + size)) for row in range(n_rows) for start in range(0, length, size)]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hrf import tuning
 from hrf._attention.loops.features import fill, width
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
@@ -24,7 +25,7 @@ __all__ = ["read", "write"]
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
 
-_SOME = 32  # tokens of a product: with a state, they stay in the cache
+_SOME = tuning.LOOP_TOKENS
 
 
 @jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hrf import tuning
 from hrf._attention.loops.functions import cos_sin, exp, exp_both
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import add_product
@@ -17,7 +18,7 @@ EXP, EXP_BOTH, COS_SIN = 0, 1, 2  # features exp(p), exp(±p), or cos p and sin 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
 
-_SOME = 32  # tokens of a product
+_SOME = tuning.LOOP_TOKENS
 
 
 @jit

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hrf import tuning
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import COLUMNS, ROWS, add_product, add_product_transposed
@@ -19,7 +20,7 @@ __all__ = ["met"]
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
 
-_SOME = 64  # keys at a time: with a block of queries, they stay in the cache
+_SOME = tuning.LOOP_KEYS
 _LOWEST = -1e30  # finite, so that differences of scales are never NaN
 
 

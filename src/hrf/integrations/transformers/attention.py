@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from hrf._attention import Denominator, attention
-from hrf._attention.dense.causal import fixed
 from hrf.features.base import FeatureMap
 from hrf.features.storage import load
 from hrf.integrations.transformers.masks import Call, mask
@@ -124,7 +123,7 @@ def attend(call: Call, feature_map: FeatureMap, denominator: str | Denominator =
     feature_map.to(call.query.device)
     query, length, cached = call.query, call.query.shape[2], call.key.shape[2] - call.query.shape[2]
     if call.is_causal:
-        feature_map = fixed(feature_map)
+        feature_map = feature_map.fixed()
     paired = call.is_causal and length > 1
     if paired and cached:
         query = F.pad(
