@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from hrf import kernels
 from hrf.features.base import FeatureMap, Side
@@ -41,6 +42,7 @@ class CentredPositive(FeatureMap):
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections + 1
 
+    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
         logs = x @ self.projection.omega.to(x.dtype).mT - half_square(x)  # log a: (..., L, m)
         scale = logs.detach().amax(-1, keepdim=True).clamp(min=0)
@@ -48,6 +50,7 @@ class CentredPositive(FeatureMap):
         rest = ((logs - scale).exp() - one) / math.sqrt(self.n_projections)
         return Features(torch.cat([one, rest], -1), scale)
 
+    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         """(1/m) [E (a(x) − 1)²(a(y) − 1)² − (exp(xᵀy) − 1)²], a sum of exponentials.
 
@@ -61,10 +64,12 @@ class CentredPositive(FeatureMap):
         variance = scaled_sum(*(Scaled.exp(exponent).times(count) for count, exponent in terms))
         return variance.log() - math.log(self.n_projections)
 
+    @override
     def flops(self) -> int:
         """Projections; an exponential, a difference and a factor for each."""
         return self.n_projections * (2 * self.dim + 3)
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return {

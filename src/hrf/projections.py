@@ -30,7 +30,7 @@ from scipy.linalg import hadamard as hadamard_matrix
 from scipy.special import ndtri
 from scipy.stats import qmc
 from torch import Generator, Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from hrf.checks import check_count as check_count
 from hrf.registry import Registered
@@ -207,6 +207,7 @@ class Projections(Registered, nn.Module):
         self.omega.copy_(draw(**config))
         return self
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild this object, ω aside."""
         return {"kind": self.kind, "n_projections": self.n_projections, "dim": self.dim, "heads": self.heads}

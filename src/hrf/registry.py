@@ -1,8 +1,8 @@
 """Classes that a file may name: every subclass of `Registered` joins by being defined.
 
 A file holds names and numbers, never code. `find` returns classes that the running process has defined, and
-no others. A name that hrf uses stays with hrf; any other name belongs to the class that was defined last, so
-that a cell of a notebook can be run twice.
+no others. A name that hrf uses stays with hrf. Other names are kept per module, and a class that is defined
+again replaces the older one, so that a cell of a notebook can be run twice.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ class Registered:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        holder = _CLASSES.get(cls.__name__)
-        if holder is None or is_own(cls) or not is_own(holder):
-            _CLASSES[cls.__name__] = cls
+        classes = _CLASSES.setdefault(cls.__name__, {})
+        classes.pop(cls.__module__, None)  # the class that was defined last stands last
+        classes[cls.__module__] = cls
 
     def config(self) -> dict[str, Any]:
         """Return constructor arguments that rebuild this object, without its drawn and fitted state."""
         raise NotImplementedError(f"{type(self).__name__} cannot be saved: it does not define config()")
 
 
-_CLASSES: dict[str, type[Registered]] = {}
+# Classes by name, then by module, in the order of their definition.
+_CLASSES: dict[str, dict[str, type[Registered]]] = {}
 
 
 def is_own(cls: type) -> bool:
@@ -40,30 +41,28 @@ def is_own(cls: type) -> bool:
 
 def name_of(cls: type) -> str:
     """Return the name under which `find` returns this class, or refuse it."""
-    name, holder = cls.__name__, _CLASSES.get(cls.__name__)
-    if not issubclass(cls, Registered) or holder is None:
+    name = cls.__name__
+    if not issubclass(cls, Registered):
         raise TypeError(f"{name} cannot be saved; expected a feature map, a coefficient or Projections")
-    if holder is cls or _place(holder) == _place(cls):
-        return name
-    if is_own(holder):
+    if not is_own(cls) and any(map(is_own, _CLASSES[name].values())):
         raise TypeError(
-            f"{_place(cls)} cannot be saved: this {name} is not a class of hrf but has the name of one; rename it"
+            f"{cls.__module__}.{name} cannot be saved: this {name} is not a class of hrf but has the name of "
+            "one; rename it"
         )
-    raise TypeError(f"{_place(cls)} and {_place(holder)} have the same name; rename one of them to save both")
+    return name
 
 
 def find(name: str, module: str | None = None) -> type[Registered]:
-    """Return the class of this name; ``module``, where it was once defined, only helps to say what is missing."""
-    cls = _CLASSES.get(name)
-    if cls is not None and cls.config is not Registered.config:
-        return cls
+    """Return the class of this name: hrf's own, else the one of the module, else the one defined last."""
+    classes = {
+        place: cls for place, cls in _CLASSES.get(name, {}).items() if cls.config is not Registered.config
+    }
+    own = [cls for cls in classes.values() if is_own(cls)]
+    if classes:
+        return own[0] if own else classes.get(str(module), [*classes.values()][-1])
     if not isinstance(name, str) or not name.isidentifier():
         raise LookupError(f"{name!r} is not the name of a class")
     hint = f" (it was {module} when the file was saved)" if module else ""
     raise UndefinedClass(
         f"the class {name}, which is not defined: import the module that defines {name} before hrf.load{hint}"
     )
-
-
-def _place(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"

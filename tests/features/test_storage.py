@@ -101,15 +101,33 @@ def test_malformed_sharing_is_refused(saved, shared):
         hrf.load(saved)
 
 
-def test_a_class_of_the_users_own_is_not_saved_as_ours(tmp_path):
-    class Positive(hrf.Positive):
-        pass
-
-    with pytest.raises(TypeError, match="Positive is not a class of hrf"):
-        Positive(4, n_projections=2).save(tmp_path / "map.safetensors")
-
-
 def test_precision_is_kept(tmp_path):
     for dtype in (torch.float16, torch.float32, torch.float64):
         hrf.Positive(4, n_projections=2).to(dtype).save(tmp_path / "map.safetensors")
         assert hrf.load(tmp_path / "map.safetensors").projection.omega.dtype == dtype
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(
+        OSError, match=r"^cannot write .*nowhere/map\.safetensors: No such file or directory$"
+    ):
+        hrf.Positive(4, n_projections=2).save(tmp_path / "nowhere" / "map.safetensors")
+
+
+def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    before = saved.read_bytes()
+    monkeypatch.setattr(type(saved), "replace", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        hrf.Positive(4, n_projections=2).save(saved)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_abstract_classes_are_refused(saved):
+    for name in ("FeatureMap", "Linearised", "Coefficient", "ExponentialFeatures"):
+        rewrite(saved, map={"class": name, "arguments": {}})
+        with pytest.raises(ValueError, match=f"needs the class {name}, which is not defined"):
+            hrf.load(saved)

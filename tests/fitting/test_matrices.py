@@ -1,4 +1,4 @@
-"""Fitted matrices attain what their closed forms promise, and lower the error of the maps they are for."""
+"""Fitted matrices attain the loss that their closed forms promise."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import pytest
 import torch
 
 import hrf
+from fitting.data import (
+    COMPLEX,
+    DIAGONAL,
+    SCALES,
+    as_matrix,
+    example,
+    normal,
+)
 from hrf import theory
 from hrf.fitting import (
     KINDS,
@@ -18,56 +26,6 @@ from hrf.fitting import (
     matrix_loss,
     optimal_loss,
 )
-
-DIAGONAL, COMPLEX = KINDS[:2], (KINDS[1], KINDS[3])
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def rotation(dim, seed=0):
-    return torch.linalg.qr(normal(dim, dim, seed=seed))[0]
-
-
-def example(dim=5, n=60):
-    """Queries and keys of different shapes, off the origin, that are correlated if they are paired."""
-    x = normal(n, dim, seed=1) @ normal(dim, dim, seed=2) / 2 + normal(dim, seed=3)
-    y = x @ normal(dim, dim, seed=4) / 4 + normal(n, dim, seed=5) / 2
-    return x, y
-
-
-# Three data sets in 8 dimensions: queries are wide where keys are narrow.
-SCALES = 0.35 * torch.logspace(-0.5, 0.5, 8, dtype=torch.float64)
-
-
-def anisotropic():
-    return normal(2000, 8, seed=1) * SCALES, normal(2000, 8, seed=2) * SCALES.flip(0)
-
-
-def rotated():
-    x, y = anisotropic()
-    return x @ rotation(8).mT, y @ rotation(8).mT
-
-
-def correlated():
-    """Pairs with a symmetric map from queries to keys, half of its eigenvalues negative, and some noise."""
-    x = normal(2000, 8, seed=1)
-    signs = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
-    y = x * SCALES.flip(0) * signs + 0.2 * normal(2000, 8, seed=2)
-    return x * SCALES @ rotation(8).mT, y @ rotation(8).mT
-
-
-def relative_mse(x, y, matrix):
-    """Of one projection and its negative, for the n-th query and the n-th key."""
-    return (theory.exponential_log_mse(x, y, 1, matrix) - 2 * (x * y).sum(-1)).exp()
-
-
-def as_matrix(matrix, kind):
-    return torch.diag_embed(matrix) if kind in DIAGONAL else matrix
-
-
-# The loss and its minimum
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -165,81 +123,6 @@ def test_rescaled_queries_and_keys_rescale_the_matrix(kind):
     torch.testing.assert_close(squares[0].mT @ squares[0], squares[1].mT @ squares[1])
 
 
-# What it is worth
-
-
-def test_diagonal_fits_axes_that_differ():
-    x, y = anisotropic()
-    fitted = fit_matrix(SecondMoments.of(x, y), "real-diagonal")
-    before, after = relative_mse(x, y, None), relative_mse(x, y, fitted)
-    assert before.median() > 30 > 3 > after.median()
-    assert before.mean() > 10 * after.mean()
-
-
-def test_full_fits_axes_that_are_rotated():
-    x, y = rotated()
-    moments = SecondMoments.of(x, y)
-    before, diagonal, full = (
-        relative_mse(x, y, matrix)
-        for matrix in (None, fit_matrix(moments, "real-diagonal"), fit_matrix(moments, "real-full"))
-    )
-    assert before.median() > 30 > 3 > full.median()
-    assert before.mean() > 10 * full.mean()
-    assert diagonal.median() > 5 * full.median()
-
-
-def test_complex_full_fits_pairs_that_are_correlated():
-    x, y = correlated()
-    moments = SecondMoments.of(x, y, paired=True)
-    real, complex_ = (relative_mse(x, y, fit_matrix(moments, kind)) for kind in KINDS[2:])
-    assert relative_mse(x, y, None).median() > 30 > 4 > real.median() > 1 > 0.1 > complex_.median()
-    assert real.mean() > 10 * complex_.mean()
-
-
-# Data that do not fill the space
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("x", "y"),
-    [
-        (normal(1, 6), normal(1, 6, seed=1)),
-        (normal(3, 6), normal(4, 6, seed=1)),
-        (normal(1, 6).expand(20, 6), normal(20, 6, seed=1)),
-        (normal(20, 6) * torch.tensor([1, 1, 0, 1, 1, 1]), normal(20, 6, seed=1)),
-        (normal(20, 6), torch.ones(20, 6, dtype=torch.float64)),
-        (torch.zeros(5, 6, dtype=torch.float64), normal(5, 6, seed=1)),
-        (normal(5, 6), torch.zeros(5, 6, dtype=torch.float64)),
-        (torch.zeros(5, 6, dtype=torch.float64), torch.zeros(5, 6, dtype=torch.float64)),
-        (1e-9 * normal(5, 6), normal(5, 6, seed=1)),
-        (1e-160 * normal(5, 6), normal(5, 6, seed=1)),
-    ],
-    ids=["one", "few", "copies", "zero column", "constant", "zero x", "zero y", "zeros", "small", "denormal"],
-)
-def test_degenerate_data_give_a_usable_map(x, y, kind):
-    moments = SecondMoments.of(x, y)
-    matrix = fit_matrix(moments, kind)
-    full = as_matrix(matrix, kind)
-    assert full.isfinite().all()
-    assert torch.linalg.cond(full) <= math.sqrt(1 + 6 / RIDGE) * (1 + 1e-9)
-    assert optimal_loss(moments, kind).isfinite()
-    phi = hrf.Exponential(
-        6, n_projections=4, matrix=matrix.to(torch.complex64 if kind in COMPLEX else torch.float32)
-    )
-    assert phi.estimate(x.float(), y.float()).isfinite().all()
-
-
-def test_one_pair_in_many_dimensions():
-    x, y = normal(1, 64), normal(1, 64, seed=1)
-    moments = SecondMoments.of(x, y).with_ridge(1e-6)
-    mean = fit_matrix(moments, "real-full", ridge=0.0)
-    mean = mean @ mean
-    torch.testing.assert_close(mean @ moments.queries @ mean, moments.keys, rtol=1e-6, atol=1e-6)
-
-
-# Axes, types and words
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("paired", [False, True])
 def test_batches_equal_loops(kind, paired):
@@ -296,59 +179,6 @@ def test_errors_say_what_was_received():
         SecondMoments.of(x, y[:0])
     with pytest.raises(ValueError, match=r"queries .* not all of them are finite"):
         SecondMoments.of(x / 0, y)
-
-
-# The paper's rule for centres
-
-
-def test_complex_rule_is_exact_at_the_centres():
-    r, s = normal(2, 3, 7), normal(2, 4, 7, seed=1)
-    matrices = matrix_from_centers(r, s, "complex-diagonal", limit=1e6)
-    assert matrices.shape == (2, 3, 4, 7)
-    z = matrices * r.unsqueeze(-2) + s.unsqueeze(-3) / matrices
-    assert z.abs().max() < 1e-14
-    mse = theory.exponential_mse(r[0, 0], s[0, 1], 1, matrices[0, 0, 1])
-    assert mse < 1e-24
-
-
-def test_rules_are_the_minima_at_one_pair():
-    r, s = normal(1, 7), normal(1, 7, seed=1)
-    for kind in DIAGONAL:
-        rule = matrix_from_centers(r, s, kind, limit=1e6)[0, 0]
-        moments = SecondMoments.of(r, s)
-        torch.testing.assert_close(rule, fit_matrix(moments, kind, ridge=0.0))
-
-
-def test_rules_by_sign_and_zero():
-    r = torch.tensor([[4.0, 4.0, 0.0, 0.0, 1.0, 1e-200, 1.0]], dtype=torch.float64)
-    s = torch.tensor([[1.0, -1.0, 0.0, -2.0, 0.0, 1.0, -1e-9]], dtype=torch.float64)
-    expected = torch.tensor([0.5, 0.5, 1, 10, 0.1, 10, 0.1], dtype=torch.float64)
-    real = matrix_from_centers(r, s, "real-diagonal", limit=10)
-    torch.testing.assert_close(real[0, 0], expected)
-    units = torch.tensor([1j, 1, 1, 1, 1, 1j, 1], dtype=torch.complex128)
-    complex_ = matrix_from_centers(r, s, "complex-diagonal", limit=10)
-    torch.testing.assert_close(complex_[0, 0], expected * units)
-
-
-@pytest.mark.parametrize("kind", DIAGONAL)
-def test_any_centres_give_a_usable_map(kind):
-    tiny = torch.finfo(torch.float64).tiny
-    values = torch.tensor([0.0, 1.0, -1.0, tiny, -tiny, 1e300], dtype=torch.float64)
-    r, s = torch.cartesian_prod(values, values).T
-    matrix = matrix_from_centers(r.unsqueeze(0), s.unsqueeze(0), kind)[0, 0]
-    assert matrix.isfinite().all()
-    assert (matrix.abs() >= 1 / 3 - 1e-12).all()
-    assert (matrix.abs() <= 3 + 1e-12).all()
-    hrf.Exponential(len(r), n_projections=2, matrix=matrix)
-
-
-def test_moments_serve_spread_points_better_than_centres():
-    r, s = normal(1, 20) / 5, normal(1, 20, seed=1) / 5
-    x, y = r + 0.1 * normal(500, 20, seed=2), s + 0.1 * normal(500, 20, seed=3)
-    for kind in DIAGONAL:
-        rule, fitted = matrix_from_centers(r, s, kind)[0, 0], fit_matrix(SecondMoments.of(x, y), kind)
-        errors = [relative_mse(x, y, matrix).mean() for matrix in (None, rule, fitted)]
-        assert errors[0] > errors[1] > errors[2]
 
 
 @pytest.mark.parametrize("kind", COMPLEX)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from hrf.features.base import Side
 from hrf.features.flops import Flops
@@ -77,16 +77,20 @@ class AsymmetricExponential(DenseExponential):
         assert turned is not None
         return turned
 
+    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
         return super().scaled(self._turned(x, side), side)
 
+    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return super()._log_mse(self._turned(x, "query"), self._turned(y, "key"))
 
+    @override
     def _flops(self) -> Flops:
         """Those of `DenseExponential`, and the product with A."""
         return super()._flops().plus(self.query_matrix.flops(self.dim))
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         matrix = self.query_matrix.matrix()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -10,6 +11,7 @@ from torch import Generator, Tensor
 from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.fitting import (
+    Clusters,
     ResidualFit,
     cluster_sizes,
     fit_matrix,
@@ -22,35 +24,85 @@ from hrf.fitting import (
     pair_moments,
 )
 
-__all__ = ["BASES", "fitted_parts"]
+__all__ = ["BASES", "ClusterSettings", "fitted_parts"]
 
-BASES = ("paper", "moments", "shifted", "separable", "shrunk")
 _FEATURES = ("exponential", "dense")
 _DEFAULTS = {"positive": Positive, "trigonometric": Trigonometric}
+
+
+class ClusterSettings(NamedTuple):
+    """Arguments of `ClusteredHybrid.fit` that decide what is fitted."""
+
+    n_clusters: tuple[int, int]
+    n_projections: int
+    base: str
+    matrix: str
+    features: str
+    projection: str
+    exact_share: float
+    default: str | None
+    default_share: float
+    heads: int | None
+    seed: int
+
+
+class _Data(NamedTuple):
+    """Vectors ``(N, d)``, or ``(H, N, d)`` with heads, and how to fit a map to them."""
+
+    x: Tensor
+    y: Tensor
+    settings: ClusterSettings
+    clusters: ResidualFit | None
+    generator: Generator | None
+
+    def common(self) -> dict[str, Any]:
+        """Return constructor arguments that all random maps share."""
+        n, kind = self.settings.n_projections, self.settings.projection
+        return {"n_projections": n, "projection": kind, "generator": self.generator}
+
+
+class _Base(NamedTuple):
+    """Clusters of queries and of keys, and constructor arguments of the base that was fitted to them."""
+
+    queries: Clusters
+    keys: Clusters
+    arguments: dict[str, Any]
 
 
 def fitted_parts(
     x: Tensor,
     y: Tensor,
-    *,
-    n_clusters: tuple[int, int],
-    n_projections: int,
-    base: str,
-    matrix: str,
-    features: str,
-    projection: str,
-    exact_share: float,
-    default: str | None,
-    default_share: float,
-    heads: int | None,
+    settings: ClusterSettings,
     clusters: ResidualFit | None,
-    seed: int,
     generator: Generator | None,
 ) -> dict[str, Any]:
-    """Constructor arguments of a `ClusteredHybrid` for vectors ``(N, d)``, or ``(H, N, d)`` with heads.
+    """Return constructor arguments of a `ClusteredHybrid` for vectors ``(N, d)``, or ``(H, N, d)`` with heads.
 
-    A shrinkage is there only as a placeholder of 1: it needs the finished map.
+    A shrinkage is only a placeholder of 1: it needs the finished map.
     """
+    _check_settings(settings, clusters)
+    data = _Data(x, y, settings, clusters, generator)
+    queries, keys, arguments = _FIT[settings.base](data)
+    parts = {
+        "base": settings.base,
+        "query_centers": queries.centers,
+        "key_centers": keys.centers,
+        **arguments,
+    }
+    n_q, n_k = settings.n_clusters
+    sizes = cluster_sizes(queries.labels, n_q), cluster_sizes(keys.labels, n_k)
+    if settings.exact_share:
+        parts["exact"] = heavy_keys([queries.centers, keys.centers], sizes[1], settings.exact_share)
+    if settings.default is not None:
+        default = _DEFAULTS[settings.default]
+        parts["default"] = default(x.shape[-1], heads=settings.heads, **data.common())
+        parts["served"] = largest_pairs(*sizes, share=1 - settings.default_share)
+    return parts
+
+
+def _check_settings(settings: ClusterSettings, clusters: ResidualFit | None) -> None:
+    """Refuse settings that do not go together."""
+    base, features, default = settings.base, settings.features, settings.default
     if base not in BASES:
         raise ValueError(f"base is {base!r}; expected one of {', '.join(BASES)}")
     if features not in _FEATURES or (features == "dense" and base not in ("shifted", "shrunk")):
@@ -61,40 +113,74 @@ def fitted_parts(
         raise ValueError(f"base {base!r} got clusters of residuals; expected shifted, separable or shrunk")
     if default is not None and default not in _DEFAULTS:
         raise ValueError(f"default is {default!r}; expected None, 'positive' or 'trigonometric'")
-    dim = x.shape[-1]
-    common: dict[str, Any] = {
-        "n_projections": n_projections,
-        "projection": projection,
-        "generator": generator,
-    }
-    parts: dict[str, Any] = {"base": base}
-    if base in ("paper", "moments"):
-        sides = [kmeans(u, n, seed=seed) for u, n in zip((x, y), n_clusters, strict=True)]
-        if base == "paper":
-            a = matrix_from_centers(sides[0].centers, sides[1].centers, matrix)
-        else:
-            of_clusters = zip((x, y), sides, n_clusters, strict=True)
-            a = fit_matrix(
-                pair_moments(*(moments_by_cluster(u, c.labels, n) for u, c, n in of_clusters)), matrix
-            )
-        a = a.flatten(0, 1 if heads is None else 2)  # one head a pair of clusters
-        parts["feature_map"] = Exponential(dim, matrix=a, heads=len(a), **common)
+
+
+def _paper(data: _Data) -> _Base:
+    """Take Aᵢⱼ from the two centres."""
+    queries, keys = _kmeans(data)
+    return _per_pair(
+        data, queries, keys, matrix_from_centers(queries.centers, keys.centers, data.settings.matrix)
+    )
+
+
+def _moments(data: _Data) -> _Base:
+    """Take Aᵢⱼ from the second moments of the two clusters."""
+    queries, keys = _kmeans(data)
+    n_q, n_k = data.settings.n_clusters
+    moments = pair_moments(
+        moments_by_cluster(data.x, queries.labels, n_q), moments_by_cluster(data.y, keys.labels, n_k)
+    )
+    return _per_pair(data, queries, keys, fit_matrix(moments, data.settings.matrix))
+
+
+def _shifted(data: _Data) -> _Base:
+    """Fit one A to all residuals."""
+    queries, keys, fit = _residuals(data)
+    dim, common = data.x.shape[-1], {"matrix": fit.matrix, "heads": data.settings.heads, **data.common()}
+    if data.settings.features == "dense":
+        inner: Any = AsymmetricExponential(dim, **common).fit_moments(fit.moments)
     else:
-        fitted = clusters or fit_residuals(x, y, n_clusters, matrix, seed=seed)
-        sides, parts["metric"] = [fitted.queries, fitted.keys], fitted.metric
-        common_map: dict[str, Any] = {"matrix": fitted.matrix, "heads": heads, **common}
-        if features == "dense":
-            parts["feature_map"] = AsymmetricExponential(dim, **common_map).fit_moments(fitted.moments)
-        elif base != "separable":
-            parts["feature_map"] = Exponential(dim, **common_map)
-    if base == "shrunk":
-        parts["shrinkage"] = torch.ones(() if heads is None else (heads,), dtype=torch.float64)
-    centers = [c.centers for c in sides]
-    parts |= {"query_centers": centers[0], "key_centers": centers[1]}
-    sizes = [cluster_sizes(c.labels, n) for c, n in zip(sides, n_clusters, strict=True)]
-    if exact_share:
-        parts["exact"] = heavy_keys(centers, sizes[1], exact_share)
-    if default is not None:
-        parts["default"] = _DEFAULTS[default](dim, heads=heads, **common)
-        parts["served"] = largest_pairs(*sizes, share=1 - default_share)
-    return parts
+        inner = Exponential(dim, **common)
+    return _Base(queries, keys, {"metric": fit.metric, "feature_map": inner})
+
+
+def _separable(data: _Data) -> _Base:
+    """Fit the clusters alone."""
+    queries, keys, fit = _residuals(data)
+    return _Base(queries, keys, {"metric": fit.metric})
+
+
+def _shrunk(data: _Data) -> _Base:
+    """Do as `_shifted`; the shrinkage follows when the map is finished."""
+    queries, keys, arguments = _shifted(data)
+    heads = data.settings.heads
+    shrinkage = torch.ones(() if heads is None else (heads,), dtype=torch.float64)
+    return _Base(queries, keys, arguments | {"shrinkage": shrinkage})
+
+
+_FIT: dict[str, Callable[[_Data], _Base]] = {
+    "paper": _paper,
+    "moments": _moments,
+    "shifted": _shifted,
+    "separable": _separable,
+    "shrunk": _shrunk,
+}
+BASES = tuple(_FIT)
+
+
+def _kmeans(data: _Data) -> tuple[Clusters, Clusters]:
+    n_q, n_k = data.settings.n_clusters
+    return kmeans(data.x, n_q, seed=data.settings.seed), kmeans(data.y, n_k, seed=data.settings.seed)
+
+
+def _residuals(data: _Data) -> tuple[Clusters, Clusters, ResidualFit]:
+    s = data.settings
+    fit = data.clusters or fit_residuals(data.x, data.y, s.n_clusters, s.matrix, seed=s.seed)
+    return fit.queries, fit.keys, fit
+
+
+def _per_pair(data: _Data, queries: Clusters, keys: Clusters, matrices: Tensor) -> _Base:
+    """Build a map with one head per pair of clusters (of every head) from matrices ``(..., n_q, n_k, d[, d])``."""
+    flat = matrices.flatten(0, 1 if data.settings.heads is None else 2)
+    inner = Exponential(data.x.shape[-1], matrix=flat, heads=len(flat), **data.common())
+    return _Base(queries, keys, {"feature_map": inner})

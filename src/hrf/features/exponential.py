@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from hrf import kernels, theory
 from hrf.checks import check_count, check_tensor, shapes_with_heads
@@ -134,6 +135,7 @@ class Exponential(ExponentialFeatures):
         return shift.detach().clone().unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
 
     @property
+    @override
     def nonnegative(self) -> bool:
         """Whether no estimate can be negative: for a real A."""
         return not self.query_matrix.has_imag
@@ -166,9 +168,11 @@ class Exponential(ExponentialFeatures):
             own=own,
         )
 
+    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return self.relative_covariance(self, x, y).log() + 2 * kernels.log_softmax_kernel(x, y)
 
+    @override
     def _flops(self) -> Flops:
         """Projections, one function a feature and its scaling: 2m(d + 2) for the two famous members."""
         matrix = self.query_matrix
@@ -177,6 +181,7 @@ class Exponential(ExponentialFeatures):
         shifts = flops.scaled(self.dim, 2 * n_shifts)
         return rows.plus(flops.features(self.feature_dim), matrix.flops(self.dim), shifts)
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return {
@@ -215,6 +220,7 @@ class _Isotropic(Exponential):
             generator=generator,
         )
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         everything = super().config()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,9 @@ __all__ = ["ExponentialFeatures", "ExponentialRows"]
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
 # products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
 _SMALL = 50.0
+
+# Since sin t = cos(t − π/2), one function serves all columns.
+_quarter_turn = partial(torch.sub, other=math.pi / 2)
 
 
 class ExponentialRows(NamedTuple):
@@ -286,8 +290,3 @@ def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | Non
         return torch.cat([values, function(values)], -1)
     function(values, out=place[..., values.shape[-1] :])
     return place
-
-
-def _quarter_turn(values: Tensor, out: Tensor | None = None) -> Tensor:
-    """T − π/2, since sin t = cos(t − π/2): one function then serves all columns."""
-    return torch.sub(values, math.pi / 2, out=out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
@@ -40,36 +41,45 @@ class GaussianKernel(FeatureMap):
         self.feature_dim = feature_map.feature_dim
 
     @property
+    @override
     def nonnegative(self) -> bool:
         """Whether no estimate can be negative: as for the map inside."""
         return self.feature_map.nonnegative
 
+    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
         values, log_scale = self.feature_map.scaled(x, side)
         return Features(values, log_scale - half_square(x))
 
+    @override
     def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
         values, log_scale = self.feature_map.scaled_into(x, side, out)
         return Features(values, log_scale - half_square(x))
 
     @property
+    @override
     def has_pullback(self) -> bool:
         return self.feature_map.has_pullback
 
+    @override
     def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
         return self.feature_map.pullback(x, side, values, grad) - grad.log_scale * x
 
+    @override
     def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
         values, log_scale = self.feature_map.scaled_estimate(x, y)
         return Features(values, log_scale - half_square(x) - half_square(y).mT)
 
+    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         return self.feature_map._log_mse(x, y) - 2 * half_square(x) - 2 * half_square(y).mT
 
+    @override
     def _flops(self) -> Flops:
         """Those of the map inside; the factor joins a scaling that is there already."""
         return self.feature_map._flops()
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return {"feature_map": self.feature_map}

@@ -133,6 +133,7 @@ class Hybrid(FeatureMap):
                 groups.setdefault(base.projection, {})[k] = base
         return {projection: group for projection, group in groups.items() if len(group) > 1}
 
+    @override
     def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
         """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""
         lam = [c._estimate(x, y) for c in self.coefficient_maps]
@@ -145,6 +146,7 @@ class Hybrid(FeatureMap):
         terms = [w * e.values * (s - scale).exp() for w, e, s in zip(lam, estimates, scales, strict=True)]
         return Features(torch.stack(terms).sum(0), scale)
 
+    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         bases, coefficients = self.base_maps, self.coefficient_maps
         if any(share_projections([c], coefficients[:k]) for k, c in enumerate(coefficients)):
@@ -160,6 +162,7 @@ class Hybrid(FeatureMap):
         moments = [c._moments(x, y) for c in coefficients]
         return theory.hybrid_covariance(moments, covariances).log() + 2 * log_kernel
 
+    @override
     def _flops(self) -> Flops:
         """Bases (shared projections once), coefficients, and a multiplication for each product in ρ ⊗ φ."""
         bases, coefficients = self.base_maps, self.coefficient_maps
@@ -171,6 +174,7 @@ class Hybrid(FeatureMap):
         products = [flops.outer(b.feature_dim, n) for b, n in zip(bases, [*widths, sum(widths)], strict=True)]
         return Flops().plus(*(part._flops() for part in [*bases, *coefficients]), *spared, *products)
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return {"bases": self.base_maps, "coefficients": self.coefficient_maps}
@@ -241,6 +245,7 @@ class AngularHybrid(Hybrid):
             "heads": heads,
         }
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return self.arguments
@@ -297,6 +302,7 @@ class GaussianHybrid(Hybrid):
             "heads": heads,
         }
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return self.arguments

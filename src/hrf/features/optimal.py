@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from hrf import kernels, theory
 from hrf.features import flops
@@ -56,10 +56,12 @@ class _Tilted(FeatureMap):
         self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
 
     @property
+    @override
     def nonnegative(self) -> bool:
         """Whether no estimate can be negative: features are exponentials."""
         return True
 
+    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
         omega, a = self.projection.omega.to(x.dtype), self.curvature.to(x.dtype)
         weights = (omega * (1 - 4 * a).sqrt()) @ self.basis.to(x.dtype).mT  # rows Bᵀω: (..., m, d)
@@ -70,6 +72,7 @@ class _Tilted(FeatureMap):
         log_weight = log_d - half_square(x) - math.log(self.n_projections) / 2
         return Features(logs.sub_(largest).exp_(), log_weight + largest)
 
+    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         kind = self.projection.kind
         isotropic = bool((self.curvature == self.curvature[..., :1]).all())
@@ -89,10 +92,12 @@ class _Tilted(FeatureMap):
         )
         return relative + 2 * kernels.log_softmax_kernel(x, y)
 
+    @override
     def _flops(self) -> Flops:
         """Projections, one exponential a feature and its scaling."""
         return flops.projected(self.n_projections, self.dim).plus(flops.features(self.n_projections))
 
+    @override
     def config(self) -> dict[str, Any]:
         """Arguments that rebuild the map."""
         return {

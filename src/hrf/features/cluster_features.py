@@ -1,0 +1,145 @@
+"""Features of clustered hybrids: zero outside the blocks of a vector's own cluster.
+
+A block belongs to a pair (i, j) of a query cluster and a key cluster. A query of cluster i has the n_k blocks
+(i, ·), a key of cluster j the n_q blocks (·, j), so they meet in the block (i, j) alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from typing_extensions import override
+
+from hrf.features.base import FeatureMap, Side
+from hrf.features.grouping import Active, gather_rows
+from hrf.fitting import assign
+from hrf.numerics import Features, common_scale, finite
+
+__all__ = ["ClusterFeatures"]
+
+
+class ClusterFeatures(FeatureMap):
+    """The features of a `ClusteredHybrid`, which sets the attributes below and documents them."""
+
+    base: str
+    n_q: int
+    n_k: int
+    recenter: bool
+    feature_map: FeatureMap | None
+    default: FeatureMap | None
+    query_centers: Tensor
+    key_centers: Tensor
+    query_metric: Tensor | None
+    key_metric: Tensor | None
+    shrinkage: Tensor | None
+    exact: Tensor | None
+    served: Tensor | None
+
+    @property
+    def per_pair(self) -> bool:
+        """Whether each pair of clusters has a map of its own, as for ``paper`` and ``moments``."""
+        return self.base in ("paper", "moments")
+
+    def assign(self, x: Tensor, side: Side) -> Tensor:
+        """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
+        if side == "query":
+            return assign(x, self.query_centers.to(x.dtype), self.query_metric)
+        return assign(x, self.key_centers.to(x.dtype), self.key_metric)
+
+    @override
+    def scaled(self, x: Tensor, side: Side) -> Features:
+        if self.exact is not None:
+            raise ValueError("exact pairs of clusters have no features; use estimate")
+        if self.recenter:
+            raise ValueError("the centres move with the keys; use estimate, or fix them with at(keys)")
+        return self.estimated_features(x, side)
+
+    def estimated_features(self, x: Tensor, side: Side) -> Features:
+        """Features of the pairs of clusters that are not exact, about centres that stay where they are.
+
+        The scale of a key without such pairs is −∞.
+        """
+        own = self.assign(x, side)
+        parts = [self._pair_features(x, side, own)] if self.per_pair else []
+        parts += [part.spread(side) for part in self.active_parts(x, side, own)]
+        blocks, scale = common_scale(parts)
+        return Features(torch.cat(blocks, -1), scale)
+
+    def active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
+        """What a base of residuals and the default map have for vectors of the clusters ``own``."""
+        parts = [] if self.per_pair else [self._residual_part(x, side, own)]
+        if self.default is not None:
+            parts.append(self._default_part(self.default, x, side, own))
+        return parts
+
+    def residual_features(self, u: Tensor, side: Side) -> Features:
+        """Features of residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
+        assert self.feature_map is not None
+        features = self.feature_map.scaled(u, side)
+        if self.shrinkage is None:
+            return features
+        s = self._shrinkage(u)
+        one = Features(torch.ones_like(u[..., :1]), torch.zeros_like(u[..., :1]))
+        (rest, values), log_scale = common_scale([one, features])
+        return Features(torch.cat([(1 - s).sqrt() * rest, s.sqrt() * values], -1), log_scale)
+
+    def _residual_part(self, x: Tensor, side: Side, own: Tensor) -> Active:
+        query_centers, key_centers = self.query_centers.to(x.dtype), self.key_centers.to(x.dtype)
+        between = query_centers @ key_centers.mT / 2  # rᵢᵀrⱼ/2
+        pairs = None
+        if side == "query":
+            mine, others = query_centers, key_centers
+        else:
+            mine, others, between, pairs = key_centers, query_centers, between.mT, self._estimates()
+        lead = own.shape[:-1]
+        logs = x @ others.mT - gather_rows(between.expand(*lead, -1, -1), own)  # xᵀrⱼ or rᵢᵀy: (..., L, n)
+        if pairs is not None:
+            logs = logs.masked_fill(~gather_rows(pairs.mT.expand(*lead, -1, -1), own), -torch.inf)
+        scale = logs.detach().amax(-1, keepdim=True)
+        weights = (logs - finite(scale)).exp()
+        if self.feature_map is None:
+            return Active(own, mine.shape[-2], weights, torch.ones_like(scale), scale)
+        features = self.residual_features(x - gather_rows(mine.expand(*lead, -1, -1), own), side)
+        return Active(own, mine.shape[-2], weights, features.values, scale + features.log_scale)
+
+    def _default_part(self, default: FeatureMap, x: Tensor, side: Side, own: Tensor) -> Active:
+        """All keys are in one cluster here, and their weights say which queries they meet."""
+        values, log_scale = default.scaled(x, side)
+        if side == "query":
+            return Active(own, self.n_q, torch.ones_like(log_scale), values, log_scale)
+        assert self.served is not None
+        unserved = ~(self.served if self.exact is None else self.served | self.exact)
+        meets = gather_rows(unserved.mT.expand(*own.shape[:-1], -1, -1), own)
+        log_scale = log_scale.masked_fill(~meets.any(-1, keepdim=True), -torch.inf)
+        return Active(torch.zeros_like(own), 1, meets.to(x.dtype), values, log_scale)
+
+    def _pair_features(self, x: Tensor, side: Side, own: Tensor) -> Features:
+        assert self.feature_map is not None
+        every = x.unsqueeze(-3).expand(*own.shape[:-1], self.n_q * self.n_k, -1, -1)
+        features = self.feature_map.scaled(every.flatten(-4, -3) if self.heads is not None else every, side)
+        values, log_scale = (  # (..., L, n_q, n_k, D)
+            t.reshape(*own.shape[:-1], self.n_q, self.n_k, *t.shape[-2:]).movedim(-2, -4) for t in features
+        )
+        active = self._active(own, side).unsqueeze(-1)
+        scale = log_scale.masked_fill(~active, -torch.inf).detach().amax((-3, -2))
+        values = values * (log_scale - finite(scale)[..., None, None]).masked_fill(~active, -torch.inf).exp()
+        return Features(values.flatten(-3), scale)
+
+    def _active(self, own: Tensor, side: Side) -> Tensor:
+        """Which blocks (i, j) a vector of a cluster has: booleans ``(..., L, n_q, n_k)``."""
+        if side == "query":
+            return one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
+        blocks = one_hot(own, self.n_k).bool().unsqueeze(-2).expand(*own.shape, self.n_q, -1)
+        pairs = self._estimates()
+        return blocks if pairs is None else blocks & pairs.unsqueeze(-3)
+
+    def _estimates(self) -> Tensor | None:
+        """Pairs of clusters that the base estimates; ``None`` is all."""
+        if self.exact is None:
+            return self.served
+        return ~self.exact if self.served is None else self.served & ~self.exact
+
+    def _shrinkage(self, x: Tensor) -> Tensor:
+        assert self.shrinkage is not None
+        return self.shrinkage.to(x.dtype)[..., None, None]
