@@ -25,7 +25,6 @@ ROOMS = [
     "report",
     "advice",
     "files",
-    "advice_report",
     "cli",
 ]
 

@@ -78,8 +78,9 @@ def application() -> "typer.Typer":
     import typer
 
     import hrf
-    from hrf import advice_report, files, report
+    from hrf import files, report
     from hrf.advice import advise as find_advice
+    from hrf.advice import page
     from hrf_paper.experiments import angles as angles_experiment
     from hrf_paper.experiments import angles_report, registry
     from hrf_paper.runner import reproduce as run_experiments
@@ -184,7 +185,7 @@ def application() -> "typer.Typer":
                     seed=seed,
                     progress=advance,
                 )
-            advice_report.publish(advice, folder)
+            page.publish(advice, folder)
 
     @app.command(help=_REPRODUCE)
     def reproduce(
