@@ -32,12 +32,20 @@ def test_main_runs_the_application(monkeypatch, capsys):
 
 
 def missing(monkeypatch, module: str, *importers: str) -> None:
-    """Let a module be missing where it is imported again."""
-    for name in importers:
+    """Make a module look uninstalled to the modules that import it, which are loaded again."""
+
+    class Absent:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == module:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    names = [module, *importers]
+    for name in names:
         importlib.import_module(name)
-    for name in importers:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
 
 
 IMPORTERS = {
