@@ -27,7 +27,7 @@ $(VENV)/.docs: $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
-	$(BIN)/hrf angles --out results
+	$(BIN)/hrf reproduce angles --out results
 	$(BIN)/hrf advise --out results
 
 reproduce: $(VENV)/.installed   ## the paper's figures and tables, with verdicts: docs/results

@@ -26,10 +26,9 @@ ROOMS = [
     "sampling",
     "nn",
     "integrations",
-    "advice",
     "report",
+    "advice",
     "files",
-    "advice_report",
     "cli",
 ]
 

@@ -83,7 +83,7 @@ def write_bad_files(folder):
         ("word.csv", "word.csv has 'four' in line 2, column 2; expected a number"),
         ("gap.csv", "gap.csv has '' in line 2, column 2; expected a number"),
         ("nan.csv", "nan.csv has 1 values that are NaN or infinite; expected finite numbers"),
-        ("word.csv:x", "word.csv holds one array, without a name; leave ':x' away"),
+        ("word.csv:x", "word.csv holds one array, without a name; drop ':x'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(location, sentence, folder):

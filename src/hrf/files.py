@@ -1,4 +1,4 @@
-"""Arrays from files, one row a vector; a ``ValueError`` says in one sentence what is wrong with a file.
+"""Read arrays from files, one vector per row; a ``ValueError`` says in one sentence what is wrong with a file.
 
 Kinds: ``.npy``, ``.npz``, ``.safetensors`` and ``.csv``. One of several arrays in a file is ``FILE:NAME``.
 """
@@ -24,12 +24,12 @@ _WINE_NORM = 1.0
 
 
 def read_array(location: str) -> Tensor:
-    """The matrix in a file, ``(N, d)``, finite and in float64.
+    """Read a finite matrix ``(N, d)`` in float64.
 
     Args:
         location: a path, or ``FILE:NAME`` for one of several arrays.
     """
-    path, name = _divided(location)
+    path, name = _split_location(location)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path} ends in {path.suffix!r}; expected one of {', '.join(_READERS)}")
@@ -53,15 +53,15 @@ def read_array(location: str) -> Tensor:
 
 
 def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
-    """The 178 wines of scikit-learn as queries ``(89, 13)`` and keys ``(89, 13)``.
+    """Return the 178 wines of scikit-learn as queries ``(89, 13)`` and keys ``(89, 13)``.
 
-    Columns are standardised, the rows shuffled by ``seed`` and divided in two, and all multiplied by one
-    number so that the mean of ‖x‖² is 1.
+    Columns are standardised and scaled by one factor so that the mean of ‖x‖² is 1; rows are shuffled by ``seed``
+    and split in two.
     """
     try:
         from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "the built-in data need scikit-learn (pip install 'hybrid-random-features[learn]')"
         ) from error
     x = torch.from_numpy(load_wine().data).double()
@@ -71,8 +71,8 @@ def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
     return x[: len(x) // 2], x[len(x) // 2 :]
 
 
-def _divided(location: str) -> tuple[Path, str | None]:
-    """Path and name of ``FILE:NAME``; a file whose own name has a colon is itself."""
+def _split_location(location: str) -> tuple[Path, str | None]:
+    """Split ``FILE:NAME`` into path and name; an existing file whose own name has a colon is not split."""
     before, colon, name = location.rpartition(":")
     if colon and Path(before).suffix.lower() in _READERS and not Path(location).exists():
         return Path(before), name
@@ -96,7 +96,7 @@ def _read_npz(path: Path, name: str | None) -> Tensor:
 
 @contextmanager
 def _plain(what: str) -> Iterator[None]:
-    """Where a file holds no array of numbers, NumPy's errors speak of pickle: say what it means."""
+    """Replace NumPy's errors, which speak of pickle, where a file holds no array of numbers."""
     try:
         yield
     except ValueError as error:
@@ -109,7 +109,7 @@ def _read_safetensors(path: Path, name: str | None) -> Tensor:
 
 
 def _read_csv(path: Path, name: str | None) -> Tensor:
-    """Numbers and commas, with or without a first line of names."""
+    """Read numbers separated by commas, with or without a header line."""
     _refuse_name(path, name)
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(map(str.strip, row))]
@@ -144,7 +144,7 @@ def _tensor(array: Any) -> Tensor:
 
 
 def _choose(path: Path, names: list[str], name: str | None) -> str:
-    """The array that is meant, or the only one."""
+    """Return the name of the array that is meant, or of the only one."""
     listed = ", ".join(sorted(names)) or "none"
     if name is None and len(names) == 1:
         return names[0]
@@ -159,7 +159,7 @@ def _choose(path: Path, names: list[str], name: str | None) -> str:
 
 def _refuse_name(path: Path, name: str | None) -> None:
     if name is not None:
-        raise ValueError(f"{path} holds one array, without a name; leave {':' + name!r} away")
+        raise ValueError(f"{path} holds one array, without a name; drop {':' + name!r}")
 
 
 def _is_number(cell: str) -> bool:

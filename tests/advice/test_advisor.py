@@ -10,7 +10,6 @@ import torch
 import hrf
 from advice import data
 from hrf.advice import Advice, candidates
-from hrf.advice.errors import Problem
 
 BUDGET = 32
 
@@ -207,7 +206,7 @@ def test_vectors_that_are_all_the_same():
         ({"queries": torch.ones(2, 3)}, "there are 2 queries; expected 4 or more"),
         ({"queries": torch.ones(3)}, r"queries have shape \(3,\) and torch.float32; expected real numbers"),
         ({"keys": torch.full((9, 3), math.nan)}, "keys have 27 values that are NaN or infinite"),
-        ({"values": torch.ones(8, 1)}, "there are 9 keys and 8 values; expected one value a key"),
+        ({"values": torch.ones(8, 1)}, "there are 9 keys and 8 values; expected one value per key"),
         ({"values": torch.zeros(9, 1)}, "the values are all zero"),
     ],
 )
@@ -232,19 +231,3 @@ def test_table_and_sentences(clustered, hopeless):
 def test_plot(name, request, tmp_path):
     request.getfixturevalue(name).plot(tmp_path / "advice.png")
     assert (tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_uniform_attention_is_the_constant_map():
-    x, y = (u[:50] for u in data.easy())
-    weights = (x @ y.mT).softmax(-1)
-    expected = (weights - 1 / 50).norm() / weights.norm()
-    assert Problem(x, y, None, "attention").uniform() == pytest.approx(float(expected))
-
-
-def test_a_denominator_that_is_not_positive_is_bounded():
-    """Trigonometric estimates of a row may sum to nothing; its weights are then at most a thousand."""
-    x, y = (u[:40] for u in data.hopeless())
-    problem = Problem(x, y, None, "attention")
-    error = problem.error(hrf.Trigonometric(16, n_projections=4), 3, torch.Generator().manual_seed(0))
-    norm = (x @ y.mT).softmax(-1).norm()
-    assert error.value < (1e3 * 40**0.5 + norm) / norm

@@ -12,18 +12,18 @@ def test_active_width_of_a_clustered_map_is_what_a_vector_fills(base):
     x, y = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0)) / 2
     phi = hrf.ClusteredHybrid.fit(x, y, n_clusters=(3, 5), n_projections=4, base=base)
     filled = (phi.scaled_queries(x).values != 0).sum(-1).max()
-    assert cost.active_width(phi) == int(filled)
+    assert phi.active_width == int(filled)
 
 
 def test_the_largest_map_within_a_budget():
     def build(m: int) -> hrf.FeatureMap:
         return hrf.AngularHybrid(4, n_projections=m, n_coefficient_projections=2)
 
-    for count, limit in ((cost.active_width, 100), (lambda phi: phi.flops(), 5000)):
+    for count, limit in ((lambda phi: phi.active_width, 100), (lambda phi: phi.flops(), 5000)):
         m = cost.largest_within(build, count, limit)
         assert count(build(m)) <= limit < count(build(m + 1))
     with pytest.raises(ValueError, match="even one projection"):
-        cost.largest_within(build, cost.active_width, 11)
+        cost.largest_within(build, lambda phi: phi.active_width, 11)
 
 
 def test_a_measured_cost_is_never_extrapolated():

@@ -1,6 +1,12 @@
-"""Which map for this data and this budget: `advise` fits every family and measures it on held-out data."""
+"""`advise`: find the feature map for given data and a budget, by fitting every family and measuring held-out errors.
+
+Read in this order: ``advisor.py`` (the function), ``candidates.py`` (families of maps), ``cost.py`` and
+``errors.py`` (cost and error of a map), ``findings.py`` and ``result.py`` (the records), then ``wording.py``,
+``figure.py`` and ``page.py`` (the report).
+"""
 
 from hrf.advice.advisor import advise
-from hrf.advice.result import Advice, Candidate
+from hrf.advice.findings import Candidate
+from hrf.advice.result import Advice
 
 __all__ = ["Advice", "Candidate", "advise"]

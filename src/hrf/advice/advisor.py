@@ -6,24 +6,26 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Generator, Tensor
 
-from hrf.advice.candidates import Proposal, Workshop, proposals
-from hrf.advice.cost import UNITS, active_width, cost_in, seconds
+from hrf.advice.candidates import Builder, Proposal, proposals
+from hrf.advice.cost import UNITS, cost_in, seconds
+from hrf.advice.data import Data
 from hrf.advice.errors import OBJECTIVES, Problem, predicted_error
-from hrf.advice.result import Advice, Candidate, Settings
+from hrf.advice.findings import Candidate, Settings
+from hrf.advice.result import Advice
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive
 
 __all__ = ["advise"]
 
-Progress = Callable[[str, int, int], None]  # name of the candidate, candidates done, candidates in all
+# Called with the name of the current candidate, the number of candidates done and the number of all candidates.
+Progress = Callable[[str, int, int], None]
 
-# The most vectors that are fitted to, measured on, and timed: more change the third digit only.
+# The most vectors to fit to, to measure on, and to time: more change the third digit only.
 _FITTED, _HELD_OUT_QUERIES, _HELD_OUT_KEYS, _TIMED = 4096, 256, 1024, 1024
-_LEAST = 4  # two vectors to fit to and two to measure on
+# Errors that leave a candidate out of the ranking; `Advice.left_out` holds their messages.
+_FAILURES = (ArithmeticError, ImportError, NotImplementedError, RuntimeError, ValueError)
 
 
 def advise(
@@ -39,11 +41,11 @@ def advise(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Advice:
-    """Which feature map to use for exp(qᵀk) on this data, within a budget.
+    """Find the feature map to use for exp(qᵀk) on this data, within a budget.
 
     Half of the queries and half of the keys, by ``seed``, are fitted to (4,096 of each at most); errors are
     measured on up to 256 queries and 1,024 keys of the other half. If there are as many queries as keys, they
-    are taken to be of the same tokens and are divided alike. Candidates that fail are left out, and
+    are taken to belong to the same tokens and are split alike. Candidates that fail are left out, and
     `Advice.left_out` says why.
 
     Args:
@@ -52,16 +54,16 @@ def advise(
         keys: ``(S, d)``.
         values: ``(S, d_v)``, or ``None``.
         budget: each candidate may cost as much as positive features of this width.
-        unit: what is counted: ``"width"``, active features of a vector; ``"flops"``, operations to map a
+        unit: the unit of cost: ``"width"``, active features per vector; ``"flops"``, operations to map a
             vector; or ``"time"``, measured, so that the sizes of maps depend on the machine and its load.
-            In the last two no map gets more than 16 times ``budget`` active features.
-        objective: ``"output"``, the default where there are values: relative error of the attention output;
-            ``"attention"``, the default elsewhere: that of the attention weights; or ``"kernel"``: the median
-            of √MSE/K over pairs.
-        scale: the factor of the logits. The maps of the result take inputs multiplied by its root.
+            With the last two, no map gets more than 16 times ``budget`` active features.
+        objective: ``"output"``, the default if there are values: relative error of the attention output;
+            ``"attention"``, the default otherwise: relative error of the attention weights; or ``"kernel"``: the
+            median of √MSE/K over pairs. Weights and outputs are the ones that `hrf.attention` computes.
+        scale: factor of the logits. The maps of the result take inputs multiplied by its root.
         n_redraws: draws of ω behind each confidence interval, two or more.
-        seed: of everything random; the same seed gives the same advice, times aside.
-        progress: called with the name of a candidate, the number of those done and that of all.
+        seed: seed of everything random; the same seed gives the same advice, times aside.
+        progress: called with the name of a candidate, the number of candidates done and the number of all.
 
     >>> import torch, hrf
     >>> _ = torch.manual_seed(0)
@@ -70,83 +72,89 @@ def advise(
     >>> advice.best.estimate(x, y).shape, advice.warning is None
     (torch.Size([200, 200]), True)
     """
-    settings: dict[str, Any] = {
-        "budget": budget,
-        "unit": unit,
-        "n_redraws": n_redraws,
-        "seed": seed,
-        "scale": scale,
-    }
-    _check_settings(**settings)
     objective = objective or ("attention" if values is None else "output")
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective is {objective!r}; expected one of {', '.join(OBJECTIVES)}")
-    q, k = (_vectors(u, name) * math.sqrt(scale) for u, name in ((queries, "queries"), (keys, "keys")))
-    v = None if values is None else _vectors(values, "values")
-    _check_shapes(q, k, v, objective)
-    fit_q, held_q = _halves(q, seed)
-    fit_k, held_k = _halves(k, seed)
-    fit_v, held_v = (None, None) if v is None else _halves(v, seed)
-
-    held_out = _problem(held_q, held_k, held_v, objective, _HELD_OUT_QUERIES, _HELD_OUT_KEYS)
-    if objective == "output" and held_out.values is not None and not held_out.values.any():
-        raise ValueError("the values are all zero, so that no output is wrong; leave them out")
-    timed = held_q[:_TIMED].float()
-    reference = Positive(q.shape[-1], n_projections=budget // 2, generator=Generator().manual_seed(seed))
-    shop = Workshop(
-        fit_q[:_FITTED],
-        fit_k[:_FITTED],
-        _problem(fit_q, fit_k, fit_v, objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
-        budget,
-        unit,
-        cost_in(unit, reference, timed),
-        seed,
+    _check_settings(budget, unit, objective, n_redraws, seed, scale)
+    data = Data.checked(queries, keys, values, scale)
+    if values is None and objective == "output":
+        raise ValueError("objective is 'output', but there are no values")
+    fit, held_out = data.halves(seed)
+    problem = held_out.problem(objective, _HELD_OUT_QUERIES, _HELD_OUT_KEYS)
+    if objective == "output" and problem.values is not None and not problem.values.any():
+        raise ValueError("the values are all zero, so no output can be wrong; leave them out")
+    settings = Settings(
+        budget=budget,
+        unit=unit,
+        objective=objective,
+        n_redraws=n_redraws,
+        seed=seed,
+        scale=scale,
+        dim=data.dim,
+        n_queries=len(data.queries),
+        n_keys=len(data.keys),
+        query_norm=_norm(data.queries),
+        key_norm=_norm(data.keys),
+        held_out=(len(problem.queries), len(problem.keys)),
     )
+    return _ranked(settings, fit, problem, held_out.queries[:_TIMED].float(), progress)
+
+
+def _ranked(
+    settings: Settings, fit: Data, problem: Problem, timed: Tensor, progress: Progress | None
+) -> Advice:
+    """Fit, measure and rank all candidates."""
     ranking: list[Candidate] = []
     beyond: list[Candidate] = []
     left_out: dict[str, str] = {}
-    everything = list(proposals(shop))
+    everything = list(proposals(_builder(settings, fit, timed)))
     for index, proposal in enumerate(everything):
         if progress is not None:
             progress(proposal.name, index, len(everything))
         try:
-            candidate = _measure(proposal, held_out, timed, n_redraws, seed)
-        except (ArithmeticError, ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+            candidate = _measure(proposal, problem, timed, settings)
+        except _FAILURES as error:
             left_out[proposal.name] = str(error).partition("\n")[0]
             continue
         (beyond if proposal.apart else ranking).append(candidate)
     if progress is not None:
         progress("", len(everything), len(everything))
     if not ranking:
-        raise ValueError(f"no map could be made: {'; '.join(f'{n}: {why}' for n, why in left_out.items())}")
+        raise ValueError(f"no map could be built: {'; '.join(f'{n}: {why}' for n, why in left_out.items())}")
+
+    def score(candidate: Candidate) -> tuple[float, int]:
+        """Sort key: the closed form or the upper end of the interval; the cheaper of two equals comes first."""
+        known = candidate.predicted if settings.objective == "kernel" else None
+        return candidate.high if known is None else known, candidate.flops
+
     return Advice(
-        sorted(ranking, key=lambda c: _score(c, objective)),
-        sorted(beyond, key=lambda c: _score(c, objective)),
-        held_out.uniform(),
-        left_out,
-        Settings(
-            **settings,
-            objective=objective,
-            dim=q.shape[-1],
-            n_queries=len(q),
-            n_keys=len(k),
-            query_norm=float(q.square().sum(-1).mean().sqrt()),
-            key_norm=float(k.square().sum(-1).mean().sqrt()),
-            held_out=(len(held_out.queries), len(held_out.keys)),
-        ),
+        sorted(ranking, key=score), sorted(beyond, key=score), problem.uniform(), left_out, settings
     )
 
 
-def _measure(proposal: Proposal, problem: Problem, timed: Tensor, n_redraws: int, seed: int) -> Candidate:
+def _builder(settings: Settings, fit: Data, timed: Tensor) -> Builder:
+    """Collect what candidates are built from."""
+    generator = Generator().manual_seed(settings.seed)
+    reference = Positive(settings.dim, n_projections=settings.budget // 2, generator=generator)
+    return Builder(
+        fit.queries[:_FITTED],
+        fit.keys[:_FITTED],
+        fit.problem(settings.objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
+        settings.budget,
+        settings.unit,
+        cost_in(settings.unit, reference, timed),
+        settings.seed,
+    )
+
+
+def _measure(proposal: Proposal, problem: Problem, timed: Tensor, settings: Settings) -> Candidate:
     feature_map: FeatureMap = proposal.make().float()
-    error = problem.error(feature_map, n_redraws, Generator().manual_seed(seed + 1))
+    error = problem.error(feature_map, settings.n_redraws, Generator().manual_seed(settings.seed + 1))
     if not math.isfinite(error.high):
         raise ArithmeticError("its estimates overflow or vanish")
     return Candidate(
         name=proposal.name,
         family=proposal.family,
         feature_map=feature_map,
-        width=active_width(feature_map),
+        width=feature_map.active_width,
         flops=feature_map.flops(),
         error=error.value,
         low=error.low,
@@ -157,50 +165,15 @@ def _measure(proposal: Proposal, problem: Problem, timed: Tensor, n_redraws: int
     )
 
 
-def _score(candidate: Candidate, objective: str) -> tuple[float, int]:
-    """What candidates are ranked by; the cheaper of two equals comes first."""
-    known = candidate.predicted if objective == "kernel" else None
-    return candidate.high if known is None else known, candidate.flops
+def _norm(vectors: Tensor) -> float:
+    """Return the root of the mean squared norm."""
+    return float(vectors.square().sum(-1).mean().sqrt())
 
 
-def _halves(vectors: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Two halves by a shuffle that depends on the number of vectors and the seed alone."""
-    order = torch.randperm(len(vectors), generator=Generator().manual_seed(seed))
-    return vectors[order[: len(vectors) // 2]], vectors[order[len(vectors) // 2 :]]
-
-
-def _problem(q: Tensor, k: Tensor, v: Tensor | None, objective: str, n_queries: int, n_keys: int) -> Problem:
-    return Problem(q[:n_queries], k[:n_keys], None if v is None else v[:n_keys], objective)
-
-
-def _vectors(given: Any, name: str) -> Tensor:
-    """Rows in float64 on the CPU, or an error that says what is wrong with them."""
-    tensor = given.detach().cpu() if isinstance(given, Tensor) else torch.tensor(np.asarray(given))
-    if tensor.is_complex() or tensor.ndim != 2 or not tensor.numel():
-        raise ValueError(
-            f"{name} have shape {tuple(tensor.shape)} and {tensor.dtype}; expected real numbers (N, d)"
-        )
-    tensor = tensor.double()
-    if bad := int((~tensor.isfinite()).sum()):
-        raise ValueError(f"{name} have {bad} values that are NaN or infinite; expected finite values")
-    return tensor
-
-
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None, objective: str) -> None:
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"queries have {q.shape[-1]} columns, keys {k.shape[-1]}; expected the same number")
-    if v is not None and len(v) != len(k):
-        raise ValueError(f"there are {len(k)} keys and {len(v)} values; expected one value a key")
-    if v is None and objective == "output":
-        raise ValueError("objective is 'output', but there are no values")
-    for name, vectors in (("queries", q), ("keys", k)):
-        if len(vectors) < _LEAST:
-            raise ValueError(f"there are {len(vectors)} {name}; expected {_LEAST} or more")
-
-
-def _check_settings(budget: int, unit: str, n_redraws: int, seed: int, scale: float) -> None:
-    if unit not in UNITS:
-        raise ValueError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
+def _check_settings(budget: int, unit: str, objective: str, n_redraws: int, seed: int, scale: float) -> None:
+    for name, choice, choices in (("unit", unit, UNITS), ("objective", objective, OBJECTIVES)):
+        if choice not in choices:
+            raise ValueError(f"{name} is {choice!r}; expected one of {', '.join(choices)}")
     for name, value, low, high in (
         ("budget", budget, 8, 1 << 16),
         ("n_redraws", n_redraws, 2, 1000),

@@ -1,9 +1,9 @@
-"""Every family of maps at one budget, fitted to queries and keys.
+"""Candidates of `advise`: every family of maps at one budget, fitted to queries and keys.
 
-The families: isotropic maps (trigonometric, positive, FAVOR++), hybrids of the two (angular, Gaussian), maps
-fitted to second moments (FAVOR#, `Exponential` with a fitted A, about the origin or about the means), and
-clustered maps. Apart from them stand two that are no features of one vector alone: centres that follow the
-keys at hand, and clusters that are met exactly.
+The families: isotropic maps (trigonometric, positive, FAVOR++), hybrids of the first two (angular, Gaussian),
+maps fitted to second moments (FAVOR#, `Exponential` with a fitted A, about the origin or about the means), and
+clustered maps. Two more are measured but not ranked, since their estimates are no products of features: a map
+whose centres follow the keys at hand, and a map that computes pairs of some clusters exactly.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from hrf.features.hybrid import AngularHybrid, GaussianHybrid
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.fitting import ResidualFit, fit_residuals
 
-__all__ = ["Proposal", "Workshop", "proposals"]
+__all__ = ["Builder", "Proposal", "proposals"]
 
 _POINTS_PER_CLUSTER = 4
 _MOST_CLUSTERS = 256  # more take minutes to fit
-_MOST_PAIRED_CLUSTERS = 16  # of ``moments``: it holds a matrix for each pair of clusters
+_MOST_PAIRED_CLUSTERS = 16  # for ``moments``, which holds a matrix per pair of clusters
 _EXACT_SHARE = 0.2
-# No map has more active features than this many budgets, however cheap they are to make: attention has to touch
-# every one of them.
+# No map has more active features than this many times the budget, however cheap they are to compute, since
+# attention touches every one of them.
 _WIDEST = 16
 
 
 class Proposal(NamedTuple):
-    """A candidate to be: its family, and how to make it.
+    """A candidate before it is fitted.
 
     Attributes:
         name: unique, such as ``clustered separable 64``.
         family: ``isotropic``, ``hybrid``, ``fitted`` or ``clustered``.
         make: fits and draws the map.
-        note: what a user has to know.
-        apart: whether it has more to it than features, and so is not ranked with the others.
+        note: a remark for users of the map.
+        apart: whether estimates are more than products of features, so that the map is not ranked.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Proposal(NamedTuple):
     apart: bool = False
 
 
-class Workshop(NamedTuple):
-    """What maps are made from.
+class Builder(NamedTuple):
+    """Data, budget and seed that maps are built from.
 
     Attributes:
-        queries: to fit to, ``(N, d)``.
-        keys: to fit to, ``(S, d)``.
+        queries: ``(N, d)`` to fit to.
+        keys: ``(S, d)`` to fit to.
         practice: the problem on the fitting data by which settings of a hybrid are chosen.
-        budget: the width of positive features that cost as much as a map may.
-        unit: in which cost is counted.
-        cost: what a map costs, at most 1.
-        seed: of ω and of k-means.
+        budget: a map may cost as much as positive features of this width.
+        unit: the unit of cost.
+        cost: cost of a map relative to the budget.
+        seed: seed of ω and of k-means.
     """
 
     queries: Tensor
@@ -81,23 +81,23 @@ class Workshop(NamedTuple):
         return self.queries.shape[-1]
 
     def generator(self) -> Generator:
-        """The source of ω; the same for every map, so that they are compared on equal terms."""
+        """Return the source of ω, the same for every map, so that maps are compared on equal terms."""
         return Generator().manual_seed(self.seed)
 
     def fits(self, feature_map: FeatureMap) -> bool:
-        """Whether a map is within the budget."""
-        wide = active_width(feature_map) > _WIDEST * self.budget
+        """Return whether a map is within the budget."""
+        wide = feature_map.active_width > _WIDEST * self.budget
         return not wide and self.cost(feature_map) <= 1 + 1e-9
 
     def size(self, build: Callable[[int], FeatureMap]) -> int:
-        """The largest number of projections within the budget."""
+        """Return the largest number of projections within the budget."""
         widest = largest_within(build, active_width, _WIDEST * self.budget)
         if self.unit == "time":
             return min(widest, largest_measured(build, self.cost, 1, min(widest, self.budget // 2)))
         return min(widest, largest_within(build, self.cost, 1))
 
     def sized(self, build: Callable[..., FeatureMap]) -> FeatureMap:
-        """The largest map within the budget of those that ``build(n_projections=, generator=)`` makes."""
+        """Build the largest map within the budget by ``build(n_projections=, generator=)``."""
 
         def of_size(n_projections: int) -> FeatureMap:
             return build(n_projections=n_projections, generator=self.generator())
@@ -105,20 +105,20 @@ class Workshop(NamedTuple):
         return of_size(self.size(of_size))
 
 
-def proposals(shop: Workshop) -> Iterator[Proposal]:
-    """All candidates, cheap ones first."""
+def proposals(builder: Builder) -> Iterator[Proposal]:
+    """Yield all candidates, cheap ones first."""
     positive = "never negative"
-    yield Proposal("trigonometric", "isotropic", partial(shop.sized, partial(Trigonometric, shop.dim)))
-    plain = partial(shop.sized, partial(Positive, shop.dim))
+    yield Proposal("trigonometric", "isotropic", partial(builder.sized, partial(Trigonometric, builder.dim)))
+    plain = partial(builder.sized, partial(Positive, builder.dim))
     yield Proposal("positive", "isotropic", plain, f"FAVOR+; {positive}")
-    yield Proposal("FAVOR++", "isotropic", partial(_fitted_positive, shop, OptimalPositive), positive)
-    yield Proposal("FAVOR#", "fitted", partial(_fitted_positive, shop, DenseExponential), positive)
-    yield Proposal("angular hybrid", "hybrid", partial(_best_hybrid, shop, AngularHybrid, [{}]))
-    gaussian = partial(_best_hybrid, shop, GaussianHybrid, _gaussian_settings(shop))
+    yield Proposal("FAVOR++", "isotropic", partial(_fitted_positive, builder, OptimalPositive), positive)
+    yield Proposal("FAVOR#", "fitted", partial(_fitted_positive, builder, DenseExponential), positive)
+    yield Proposal("angular hybrid", "hybrid", partial(_best_hybrid, builder, AngularHybrid, [{}]))
+    gaussian = partial(_best_hybrid, builder, GaussianHybrid, _gaussian_settings(builder))
     yield Proposal("Gaussian hybrid", "hybrid", gaussian)
 
     def exponential(**arguments: Any) -> Callable[[], FeatureMap]:
-        return partial(shop.sized, partial(Exponential.fit, shop.queries, shop.keys, **arguments))
+        return partial(builder.sized, partial(Exponential.fit, builder.queries, builder.keys, **arguments))
 
     about = "positive features about the means"
     yield Proposal("centred", "fitted", exponential(matrix=None, shift=True), about)
@@ -127,122 +127,125 @@ def proposals(shop: Workshop) -> Iterator[Proposal]:
         # About the means E xyᵀ is 0, so nothing tells a complex matrix where to be imaginary.
         if kind.startswith("real"):
             yield Proposal(f"{kind}, centred", "fitted", exponential(matrix=kind, shift=True))
-    yield from _clustered(shop)
+    yield from _clustered(builder)
 
 
-def _fitted_positive(shop: Workshop, cls: type[OptimalPositive | DenseExponential]) -> FeatureMap:
-    feature_map = shop.sized(partial(cls, shop.dim))
+def _fitted_positive(builder: Builder, cls: type[OptimalPositive | DenseExponential]) -> FeatureMap:
+    feature_map = builder.sized(partial(cls, builder.dim))
     assert isinstance(feature_map, cls)
-    return feature_map.fit(shop.queries, shop.keys)
+    return feature_map.fit(builder.queries, builder.keys)
 
 
 def _best_hybrid(
-    shop: Workshop, cls: Callable[..., FeatureMap], settings: list[dict[str, Any]]
+    builder: Builder, cls: Callable[..., FeatureMap], settings: list[dict[str, Any]]
 ) -> FeatureMap:
-    """The hybrid whose n, and other settings, do best on the fitting data in two draws."""
+    """Build the hybrid whose n and other settings have the least error on the fitting data in two draws."""
     made: list[tuple[float, int, FeatureMap]] = []
     for n in (1, 2, 4, 8, 16):
         for chosen in settings:
             try:
-                feature_map = shop.sized(partial(cls, shop.dim, n_coefficient_projections=n, **chosen))
+                feature_map = builder.sized(partial(cls, builder.dim, n_coefficient_projections=n, **chosen))
             except ValueError:  # no projection is left for the bases
                 continue
-            made.append((shop.practice.error(feature_map, 2, shop.generator()).value, len(made), feature_map))
+            made.append(
+                (builder.practice.error(feature_map, 2, builder.generator()).value, len(made), feature_map)
+            )
     if not made:
         raise ValueError("even one projection costs more than the budget")
     return min(made)[-1]
 
 
-def _gaussian_settings(shop: Workshop) -> list[dict[str, Any]]:
-    """λ leaves 0 at once or slowly, on the sphere that the vectors are on."""
-    square = (shop.queries.square().sum(-1).mean() + shop.keys.square().sum(-1).mean()) / 2
+def _gaussian_settings(builder: Builder) -> list[dict[str, Any]]:
+    """Return two steepnesses of λ for a sphere with the mean norm of the vectors."""
+    square = (builder.queries.square().sum(-1).mean() + builder.keys.square().sum(-1).mean()) / 2
     radius = float(square.sqrt().clamp(min=1e-3))
     return [{"sigma": steepness / radius, "radius": radius} for steepness in (0.5, 1.0)]
 
 
-def _clustered(shop: Workshop) -> Iterator[Proposal]:
-    """For each base three numbers of clusters: the largest that budget and data allow, by factors of four."""
+def _clustered(builder: Builder) -> Iterator[Proposal]:
+    """Yield up to three numbers of clusters per base: the largest that budget and data allow, by factors of four."""
 
     @cache
     def clusters(n: int) -> ResidualFit:
-        """The same for all bases."""
-        return fit_residuals(shop.queries, shop.keys, (n, n), "real-full", seed=shop.seed)
+        """Fit clusters once for all bases."""
+        return fit_residuals(builder.queries, builder.keys, (n, n), "real-full", seed=builder.seed)
 
     biased = "biased, with little variance"
     for base, note in (("shifted", ""), ("shrunk", biased)):
-        for n in _numbers_of_clusters(shop, base):
-            make = partial(_residual_map, shop, base, n, clusters)
+        for n in _numbers_of_clusters(builder, base):
+            make = partial(_residual_map, builder, base, n, clusters)
             yield Proposal(f"clustered {base} {n}", "clustered", make, note)
-    for n in _numbers_of_clusters(shop, "moments"):
-        yield Proposal(f"clustered moments {n}", "clustered", partial(_paired_map, shop, n))
+    for n in _numbers_of_clusters(builder, "moments"):
+        yield Proposal(f"clustered moments {n}", "clustered", partial(_paired_map, builder, n))
     n = 0
-    for n in _numbers_of_clusters(shop, "separable"):
-        make = partial(_residual_map, shop, "separable", n, clusters)
+    for n in _numbers_of_clusters(builder, "separable"):
+        make = partial(_residual_map, builder, "separable", n, clusters)
         yield Proposal(f"clustered separable {n}", "clustered", make, biased)
     if not n:
         return
     yield Proposal(
         f"clustered separable {n}, recentred",
         "clustered",
-        partial(_residual_map, shop, "separable", n, clusters, recenter=True),
+        partial(_residual_map, builder, "separable", n, clusters, recenter=True),
         "centres move to the keys at hand: use estimate, or at(keys)",
         apart=True,
     )
     yield Proposal(
         f"clustered separable {n}, {_EXACT_SHARE:.0%} exact",
         "clustered",
-        partial(_residual_map, shop, "separable", n, clusters, exact_share=_EXACT_SHARE),
+        partial(_residual_map, builder, "separable", n, clusters, exact_share=_EXACT_SHARE),
         f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, in quadratic time: use estimate",
         apart=True,
     )
 
 
 def _residual_map(
-    shop: Workshop, base: str, n: int, clusters: Callable[[int], ResidualFit], **arguments: Any
+    builder: Builder, base: str, n: int, clusters: Callable[[int], ResidualFit], **arguments: Any
 ) -> FeatureMap:
     if base != "separable":
-        m = shop.size(partial(_blank, shop, base, n))
-        arguments |= {"n_projections": m, "features": "dense", "generator": shop.generator()}
+        m = builder.size(partial(_blank, builder, base, n))
+        arguments |= {"n_projections": m, "features": "dense", "generator": builder.generator()}
     return ClusteredHybrid.fit(
-        shop.queries, shop.keys, base=base, clusters=clusters(n), seed=shop.seed, **arguments
+        builder.queries, builder.keys, base=base, clusters=clusters(n), seed=builder.seed, **arguments
     )
 
 
-def _paired_map(shop: Workshop, n: int) -> FeatureMap:
+def _paired_map(builder: Builder, n: int) -> FeatureMap:
     return ClusteredHybrid.fit(
-        shop.queries,
-        shop.keys,
+        builder.queries,
+        builder.keys,
         n_clusters=(n, n),
         base="moments",
-        n_projections=shop.size(partial(_blank, shop, "moments", n)),
-        seed=shop.seed,
-        generator=shop.generator(),
+        n_projections=builder.size(partial(_blank, builder, "moments", n)),
+        seed=builder.seed,
+        generator=builder.generator(),
     )
 
 
-def _numbers_of_clusters(shop: Workshop, base: str) -> list[int]:
-    """Of the largest power of two for ``separable``, its fourth and so on, the first three that will do.
+def _numbers_of_clusters(builder: Builder, base: str) -> list[int]:
+    """Return up to three numbers of clusters, ascending: powers of two, each four times the one before.
 
-    All bases so have the same clusters. Each of these has enough points, and each base two projections.
+    All bases draw from the series that starts at the largest number possible for ``separable``, so that they share
+    clusters. Every cluster has enough points, and every base at least two projections.
     """
-    rows = min(len(shop.queries), len(shop.keys))
+    rows = min(len(builder.queries), len(builder.keys))
     most = _MOST_PAIRED_CLUSTERS if base == "moments" else _MOST_CLUSTERS
     n = 1
-    while 2 * n <= min(rows // _POINTS_PER_CLUSTER, _MOST_CLUSTERS) and shop.fits(
-        _blank(shop, "separable", 2 * n, 2)
+    while 2 * n <= min(rows // _POINTS_PER_CLUSTER, _MOST_CLUSTERS) and builder.fits(
+        _blank(builder, "separable", 2 * n, 2)
     ):
         n *= 2
     series = [n >> shift for shift in range(0, n.bit_length() - 1, 2)]  # down to 2 or 4
-    return [n for n in series if n <= most and shop.fits(_blank(shop, base, n, 2))][:3][::-1]
+    return [n for n in series if n <= most and builder.fits(_blank(builder, base, n, 2))][:3][::-1]
 
 
-def _blank(shop: Workshop, base: str, n: int, n_projections: int) -> ClusteredHybrid:
-    """A map of the right sizes, fitted to nothing: its cost is known before any data are clustered."""
-    d, centers = shop.dim, torch.zeros(n, shop.dim)
+def _blank(builder: Builder, base: str, n: int, n_projections: int) -> ClusteredHybrid:
+    """Build an unfitted map of the right sizes, whose cost is known before any data are clustered."""
+    d, centers = builder.dim, torch.zeros(n, builder.dim)
     common: dict[str, Any] = {
         "n_projections": n_projections,
         "projection": "iid",
-        "generator": shop.generator(),
+        "generator": builder.generator(),
     }
     inner: FeatureMap | None = None
     if base == "moments":

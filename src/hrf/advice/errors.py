@@ -1,10 +1,10 @@
-"""How wrong a map is on held-out queries and keys, with an interval over redraws of ω.
+"""Error of a map on held-out queries and keys, with a confidence interval over redraws of ω.
 
-The attention weights W are the rows of the kernel K over their sums, and their estimate Ŵ is the same with K̂.
-A sum that is not positive, or below a thousandth of Σ|K̂|, counts as that much: else a single row decides all.
+The attention weights W are the rows of the kernel K over their sums; Ŵ are the weights that `hrf.attention`
+computes from the estimates K̂, with denominators that are too small clamped by the same rule.
 
 =============  ===========================================================
-objective      error of a draw
+objective      error of one draw
 =============  ===========================================================
 ``attention``  ‖Ŵ − W‖/‖W‖, Frobenius norms
 ``output``     ‖ŴV − WV‖/‖WV‖ for the values V
@@ -26,22 +26,19 @@ from scipy.stats import t as student
 from torch import Generator, Tensor
 
 from hrf import kernels
-from hrf.features.base import FeatureMap, Features
-from hrf.features.clustered import ClusteredHybrid
+from hrf._attention.denominator import Denominator, log_bound
+from hrf.features.base import FeatureMap
 
-__all__ = ["FLOOR", "OBJECTIVES", "Interval", "Problem", "predicted_error", "relative_errors", "weights_of"]
+__all__ = ["OBJECTIVES", "Interval", "Problem", "attention_weights", "predicted_error", "relative_errors"]
 
 OBJECTIVES = ("attention", "output", "kernel")
 
-#: The least denominator of a row, as a share of the sum of the magnitudes of its estimates.
-FLOOR = 1e-3
-
 _LEVEL = 0.95
-_PREDICTED_PAIRS = 64  # queries and keys whose closed-form errors are looked at
+_PREDICTED_PAIRS = 64  # queries and keys whose closed-form errors are computed
 
 
 class Interval(NamedTuple):
-    """A value between two bounds that hold 95 % of the time."""
+    """An estimate with the bounds of its 95 % confidence interval."""
 
     value: float
     low: float
@@ -50,7 +47,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """Queries ``(L, d)``, keys ``(S, d)``, perhaps values ``(S, d_v)``, and what is asked of an estimate."""
+    """Queries ``(L, d)``, keys ``(S, d)``, optional values ``(S, d_v)``, and the objective to score maps by."""
 
     queries: Tensor
     keys: Tensor
@@ -58,24 +55,29 @@ class Problem:
     objective: str
 
     def error(self, feature_map: FeatureMap, n_redraws: int, generator: Generator) -> Interval:
-        """The error over ``n_redraws`` draws, the first of them the map's own; the map is left as it is.
+        """Measure the error over ``n_redraws`` draws, the first of them the map's own; the map is left unchanged.
 
-        The interval is a jackknife over the draws with a t-quantile. Without randomness it has no width.
+        The interval is a jackknife over the draws with a t-quantile. For a map without randomness it has width 0.
         """
-        draws = [self._sample(feature_map.scaled_estimate(self.queries, self.keys))]
-        random = any(True for _ in feature_map.all_projections())
-        other = copy.deepcopy(feature_map) if random else feature_map
-        for _ in range(n_redraws - 1 if random else 0):
-            other.redraw_(generator)
-            draws.append(self._sample(other.scaled_estimate(self.queries, self.keys)))
+        draws = [self._score(feature_map)]
+        other = copy.deepcopy(feature_map) if feature_map.is_random else feature_map
+        for _ in range(n_redraws - 1 if feature_map.is_random else 0):
+            draws.append(self._score(other.redraw_(generator)))
         return _jackknife(torch.stack(draws), self._statistic)
 
     def uniform(self) -> float:
-        """The error of attention that ignores queries and keys: all weights of a row are equal."""
-        log_mean = self._log_kernel.logsumexp(-1, keepdim=True) - math.log(len(self.keys))
-        ones = torch.ones_like(self._log_kernel)
-        sample = self._sample(Features(ones, log_mean.expand_as(ones)))
-        return float(self._statistic(sample.unsqueeze(0)))
+        """Return the error of attention that ignores queries and keys: all weights of a row are equal."""
+        if self.objective == "kernel":
+            log_mean = self._log_kernel.logsumexp(-1, keepdim=True) - math.log(len(self.keys))
+            score = ((log_mean - self._log_kernel).exp() - 1).square()
+        else:
+            weights = torch.full_like(self._log_kernel, 1 / len(self.keys))
+            score = relative_errors(self._observed(weights), self._exact)
+        return float(self._statistic(score.unsqueeze(0)))
+
+    def estimate(self, feature_map: FeatureMap) -> Tensor:
+        """Return attention as the map computes it: outputs ``(L, d_v)`` for the objective ``output``, else weights."""
+        return self._observed(attention_weights(feature_map, self.queries, self.keys)[0])
 
     @cached_property
     def _log_kernel(self) -> Tensor:
@@ -83,37 +85,45 @@ class Problem:
 
     @cached_property
     def _exact(self) -> Tensor:
-        return self._seen(self._log_kernel.softmax(-1))
+        return self._observed(self._log_kernel.softmax(-1))
 
-    def _seen(self, weights: Tensor) -> Tensor:
-        """What is looked at of attention weights: themselves, or the output."""
+    def _observed(self, weights: Tensor) -> Tensor:
+        """Turn attention weights into the quantity that is compared: the weights themselves, or the output."""
         return weights @ self.values if self.values is not None and self.objective == "output" else weights
 
-    def _sample(self, estimate: Features) -> Tensor:
-        """What one draw contributes: a number, or for ``kernel`` a number a pair."""
+    def _score(self, feature_map: FeatureMap) -> Tensor:
+        """Score one draw: a number, or for ``kernel`` one number per pair."""
         if self.objective == "kernel":
-            values, log_scale = estimate
+            values, log_scale = feature_map.scaled_estimate(self.queries, self.keys)
             return (values * (log_scale - self._log_kernel).exp() - 1).square()
-        return relative_errors(self._seen(weights_of(estimate)[0]), self._exact)
+        return relative_errors(self.estimate(feature_map), self._exact)
 
     def _statistic(self, draws: Tensor) -> Tensor:
         return draws.mean(0).median().sqrt() if self.objective == "kernel" else draws.mean()
 
 
-def weights_of(estimate: Features) -> tuple[Tensor, Tensor]:
-    """Attention weights, estimates over their sums: ``(..., L, S)``, and which sums were below the floor.
+def attention_weights(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the weights behind `hrf.attention` with ``scale=1``, pair by pair, in quadratic time.
 
     Args:
-        estimate: of the kernel, ``(..., L, S)``, at any scale.
+        feature_map: a map of the softmax kernel.
+        queries: ``(..., L, d)``.
+        keys: ``(..., S, d)``.
+
+    Returns:
+        The weights ``(..., L, S)``, and the rows whose denominators were too small, booleans ``(..., L)``.
     """
-    values, log_scale = estimate
-    kernel = values * (log_scale - log_scale.amax(-1, keepdim=True)).exp()
-    total, floor = kernel.sum(-1, keepdim=True), FLOOR * kernel.abs().sum(-1, keepdim=True)
-    return kernel / total.maximum(floor), (total < floor).squeeze(-1)
+    values, log_scale = feature_map.scaled_estimate(queries, keys)
+    scale = log_scale.amax(-1, keepdim=True)
+    kernel = values * (log_scale - scale).exp()
+    moments = torch.cat([torch.ones_like(keys[..., :1]), keys], -1).sum(-2, keepdim=True)
+    bound = log_bound(feature_map, queries, moments)
+    used, low = Denominator("clamp").settle(kernel.sum(-1, keepdim=True), scale, bound)
+    return kernel / used, low.squeeze(-1)
 
 
 def relative_errors(estimated: Tensor, exact: Tensor) -> Tensor:
-    """‖estimated − exact‖/‖exact‖ of the matrices in the last two axes."""
+    """Return ‖estimated − exact‖/‖exact‖ of the matrices in the last two axes."""
     return torch.linalg.matrix_norm(estimated - exact) / torch.linalg.matrix_norm(exact)
 
 
@@ -128,12 +138,12 @@ def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Interval
 
 
 def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> float | None:
-    """The median of √MSE/K over pairs by closed form, or ``None`` where no form is known.
+    """Return the median of √MSE/K over pairs in closed form, or ``None`` where no closed form is known.
 
-    FAVOR# has one for independent rows only, which stands in for that of orthogonal ones. Centres that follow
-    the keys would follow the few that are looked at here, so there is none for them.
+    FAVOR# has a closed form for independent rows only, which stands in for orthogonal rows. Centres that follow
+    the keys would follow the few keys sampled here, so such maps get no prediction.
     """
-    if isinstance(feature_map, ClusteredHybrid) and feature_map.recenter:
+    if feature_map.follows_keys:
         return None
     independent = copy.deepcopy(feature_map)
     for omega in independent.all_projections():

@@ -1,4 +1,4 @@
-"""A picture of advice: every map with its error on the left, error against cost on the right."""
+"""Figure of advice: the error of every map on the left, error against cost on the right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from hrf.advice.result import Advice, Candidate, number
+from hrf.advice.findings import Candidate, Findings
+from hrf.report.number_format import number
 
 __all__ = ["figure"]
 
@@ -18,7 +19,7 @@ __all__ = ["figure"]
 _COLOURS = {"isotropic": "#0072B2", "hybrid": "#CC79A7", "fitted": "#E69F00", "clustered": "#009E73"}
 _GREY, _PALE, _INK = "#666666", "#e6e6e6", "#222222"
 _DASHES = (0, (4, 3))
-# Where a name may stand: right or left of its dot, how many points above it, off the line to the right first.
+# Places for a name: right (1) or left (−1) of its dot, and how many points above it; the first that is free is used.
 _SPOTS = ((-1, 0), (1, -10), (1, 10), (-1, -10), (1, 0), (-1, 10))
 _TITLES = {
     "attention": "relative error of the attention weights",
@@ -27,8 +28,8 @@ _TITLES = {
 }
 
 
-def figure(advice: Advice) -> Figure:
-    """The drawing; errors far beyond uniform attention are cut off and written out."""
+def figure(advice: Findings) -> Figure:
+    """Draw the figure; errors far beyond uniform attention are cut off and written out."""
     shown = [*advice.ranking, *advice.beyond]
     drawing = Figure(figsize=(13.5, 2.4 + 0.235 * len(shown)), layout="constrained", facecolor="white")
     ranks, plane = drawing.subplots(1, 2, width_ratios=[1, 1.05])
@@ -59,7 +60,7 @@ def figure(advice: Advice) -> Figure:
     return drawing
 
 
-def _legend(advice: Advice) -> list[Line2D]:
+def _legend(advice: Findings) -> list[Line2D]:
     dot: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 7}
     families = {c.family for c in advice.ranking}
     handles = [
@@ -76,15 +77,15 @@ def _legend(advice: Advice) -> list[Line2D]:
     return handles
 
 
-def _limits(advice: Advice, shown: list[Candidate]) -> tuple[float, float]:
-    """From the smallest error to a few times that of uniform attention, or of the best map."""
+def _limits(advice: Findings, shown: list[Candidate]) -> tuple[float, float]:
+    """Return the range from the smallest error to a few times the error of uniform attention, or of the best map."""
     errors = [c.error for c in shown if c.error > 0]
     high = 4 * max(advice.uniform, advice.ranking[0].high, 0.02)
     low = min([*errors, high / 10])
     return low / 1.6, min(high, 1.6 * max([*errors, advice.uniform]))
 
 
-def _draw_ranks(axes: Axes, advice: Advice, limits: tuple[float, float]) -> None:
+def _draw_ranks(axes: Axes, advice: Findings, limits: tuple[float, float]) -> None:
     low, high = limits
     gap = 1 if advice.beyond else 0
     places = [
@@ -128,9 +129,9 @@ def _draw_ranks(axes: Axes, advice: Advice, limits: tuple[float, float]) -> None
 
 
 def _draw_plane(
-    axes: Axes, advice: Advice, shown: list[Candidate], limits: tuple[float, float]
+    axes: Axes, advice: Findings, shown: list[Candidate], limits: tuple[float, float]
 ) -> list[tuple[Candidate, float, float]]:
-    """Returns the maps that want a label, with their places, and then all others."""
+    """Draw the dots; return all maps with their places, the ones to label first."""
     by_flops = advice.settings.unit != "flops"
     low, high = limits
     places = {
@@ -160,7 +161,7 @@ def _draw_plane(
 
 
 def _front(candidates: list[Candidate], cost: dict[int, float]) -> list[Candidate]:
-    """Those that no cheaper candidate beats, cheapest first."""
+    """Return the candidates that no cheaper candidate beats, cheapest first."""
     front: list[Candidate] = []
     for c in sorted(candidates, key=lambda c: (cost[id(c)], c.error)):
         if not front or c.error < front[-1].error:
@@ -169,7 +170,7 @@ def _front(candidates: list[Candidate], cost: dict[int, float]) -> list[Candidat
 
 
 def _write_labels(axes: Axes, placed: list[tuple[Candidate, float, float]], best: Candidate) -> None:
-    """Names beside their dots where they cover neither dots nor other names; some then have no room."""
+    """Write names beside their dots where they cover neither dots nor names; a name without room is left out."""
     unit = axes.get_figure().dpi / 72  # type: ignore[union-attr]
     frame = axes.get_window_extent()
     dots = [axes.transData.transform((x, y)) for _, x, y in placed]
@@ -201,8 +202,8 @@ def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
 
 
-def _labelled(advice: Advice, front: list[Candidate]) -> list[Candidate]:
-    """The best, those apart, those that nothing cheaper beats, the best of each family, the rest."""
+def _labelled(advice: Findings, front: list[Candidate]) -> list[Candidate]:
+    """Order maps by how much they need a label: the best, unranked maps, the front, the best per family, the rest."""
     firsts = [
         next((c for c in advice.ranking if c.family == family), advice.ranking[0]) for family in _COLOURS
     ]

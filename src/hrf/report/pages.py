@@ -1,4 +1,4 @@
-"""HTML pages that stand alone: their style and images are inside."""
+"""Self-contained HTML pages: style and images are inside."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ small { color: #666; }
 
 
 def page(title: str, body: str) -> str:
-    """A whole document; ``body`` is HTML."""
+    """Return a whole document; ``body`` is HTML, ``title`` is text."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -51,13 +51,20 @@ def page(title: str, body: str) -> str:
 
 
 def image(drawing: bytes, description: str) -> str:
-    """A PNG inside the page."""
+    """Embed a PNG in the page."""
     data = base64.b64encode(drawing).decode()
     return f'<img alt="{escape(description)}" src="data:image/png;base64,{data}">'
 
 
 def row(texts: Iterable[str], cell: str = "td", classes: Sequence[str] = (), style: str = "") -> str:
-    """A row of a table; ``classes`` are of the last cells, ``style`` of the row."""
+    """Format one row of a table from texts.
+
+    Args:
+        texts: the text of each cell, not yet escaped.
+        cell: tag of a cell, ``"td"`` or ``"th"``.
+        classes: CSS classes of the last cells.
+        style: CSS class of the row.
+    """
     cells = list(texts)
     marks = ["" for _ in cells[len(classes) :]] + [f' class="{name}"' for name in classes]
     inner = "".join(f"<{cell}{mark}>{escape(text)}</{cell}>" for mark, text in zip(marks, cells, strict=True))

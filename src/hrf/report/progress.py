@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-
 __all__ = ["Progress", "progress"]
 
-# Called with a name, how much is done, and of how much.
+# Called with the name of the current step, the number of steps done and the number of all steps.
 Progress = Callable[[str, int, int], None]
 
 
 @contextmanager
 def progress(counted: str = "draws") -> Iterator[Progress]:
-    """A bar on stderr for as long as the block runs; yields what moves it."""
+    """Show a bar on stderr while the block runs; yields the function that moves the bar. Needs rich."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     columns = (
         TextColumn("{task.description:<15}"),
         BarColumn(),

@@ -1,0 +1,94 @@
+"""Records of what `advise` measured: settings, candidates and their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hrf.features.base import FeatureMap
+
+__all__ = ["Candidate", "Findings", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of `advise`, and facts about the data.
+
+    Attributes:
+        budget: every candidate may cost as much as positive features of this width.
+        unit: the unit of that cost.
+        objective: which error is measured.
+        n_redraws: draws behind each interval.
+        seed: seed of the split, of k-means and of ω.
+        scale: factor of the logits; maps take inputs multiplied by its root.
+        dim: length d of the vectors.
+        n_queries: number of queries given.
+        n_keys: number of keys given.
+        query_norm: root of the mean of ‖q‖², scale included.
+        key_norm: root of the mean of ‖k‖², scale included.
+        held_out: numbers of queries and of keys that errors are measured on.
+    """
+
+    budget: int
+    unit: str
+    objective: str
+    n_redraws: int
+    seed: int
+    scale: float
+    dim: int
+    n_queries: int
+    n_keys: int
+    query_norm: float
+    key_norm: float
+    held_out: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One map with its cost and its error.
+
+    Attributes:
+        name: unique name of the map.
+        family: ``isotropic``, ``hybrid``, ``fitted`` or ``clustered``.
+        feature_map: fitted, with the ω of the first draw.
+        width: active features per vector (`FeatureMap.active_width`).
+        flops: operations to map one vector.
+        error: on held-out queries and keys, by the objective.
+        low: lower end of the 95 % interval of the error over draws of ω.
+        high: upper end of that interval.
+        predicted: the median of √MSE/K over held-out pairs in closed form; ``None`` where no form is known.
+        seconds: measured time to map one vector.
+        note: a remark for users of the map.
+    """
+
+    name: str
+    family: str
+    feature_map: FeatureMap
+    width: int
+    flops: int
+    error: float
+    low: float
+    high: float
+    predicted: float | None
+    seconds: float
+    note: str = ""
+
+    def expected_error(self, objective: str) -> float:
+        """Return the error; for ``kernel`` in closed form, since the draws that make it up may be too rare to see."""
+        if objective == "kernel" and self.predicted is not None:
+            return self.predicted
+        return self.error
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Candidates in order, with the settings they were measured with; see `Advice`."""
+
+    ranking: list[Candidate]
+    beyond: list[Candidate]
+    uniform: float
+    left_out: dict[str, str]
+    settings: Settings
+
+    def expected_error(self, candidate: Candidate) -> float:
+        """Return `Candidate.expected_error` for the objective of the settings."""
+        return candidate.expected_error(self.settings.objective)

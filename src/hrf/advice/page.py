@@ -1,0 +1,154 @@
+"""Report of advice: a table on the terminal, a figure, JSON, the best map, and one HTML page with all of it."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.table import Table
+
+from hrf import report
+from hrf.advice.figure import figure
+from hrf.advice.findings import Candidate
+from hrf.advice.result import Advice
+from hrf.advice.wording import HEADER, cells, uniform_cells
+from hrf.report import pages
+
+__all__ = ["page", "publish", "table", "to_json"]
+
+_BEST = "best.safetensors"
+
+
+def publish(advice: Advice, out: Path) -> None:
+    """Save all files in the directory ``out``; print the table and sentences about it."""
+    drawing = report.png(figure(advice))
+    files = {
+        "advice.png": drawing,
+        "advice.json": to_json(advice).encode(),
+        _BEST: _stored(advice),
+        "report.html": page(advice, drawing).encode(),
+    }
+    for name, content in files.items():
+        report.write(out / name, content)
+    console = Console(highlight=False)
+    console.print(table(advice), "")
+    for sentence in advice.sentences():
+        console.print(sentence, markup=False)
+    if advice.warning:
+        console.print(f"Warning: {advice.warning}", style="bold", markup=False)
+    for name, why in advice.left_out.items():
+        console.print(f"Left out: {name}: {why}", markup=False)
+    console.print()
+    for name in files:
+        console.print(f"  {out / name}", soft_wrap=True, markup=False)
+
+
+def table(advice: Advice) -> Table:
+    """Build the table: one row per map, best first, then uniform attention, then the maps that are not ranked."""
+    s = advice.settings
+    rows = [
+        *map(cells, advice.ranking),
+        uniform_cells(advice.uniform),
+        *map(cells, advice.beyond),
+    ]
+    reference = len(advice.ranking)
+    return report.table(
+        HEADER,
+        rows,
+        title=f"{s.n_queries:,} queries, {s.n_keys:,} keys, d = {s.dim}, budget {s.budget} by {s.unit}",
+        caption=advice.legend,
+        styles={0: "bold green", reference: "dim"},
+        sections=[reference],
+    )
+
+
+def to_json(advice: Advice) -> str:
+    """Write settings and candidates as JSON, without times: one seed gives one text."""
+    return json.dumps(advice.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _stored(advice: Advice) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / _BEST
+        advice.best.save(path)
+        return path.read_bytes()
+
+
+def page(advice: Advice, drawing: bytes) -> str:
+    """Write one self-contained page: which map to use, the figure ``drawing`` (PNG), how to use the map, the table."""
+    name = advice.ranking[0].name
+    sentences = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in advice.sentences())
+    warning = f'<p class="warning">Warning: {escape(advice.warning)}</p>\n' if advice.warning else ""
+    body = f"""<h1>Use {escape(name)}</h1>
+{_about(advice)}
+{warning}{sentences}
+{pages.image(drawing, "Errors and costs of all maps")}
+<h2>How to use it</h2>
+<pre>{escape(_usage(advice))}</pre>
+<p><small>queries, keys and values are tensors with one row per token; output is linear-time attention.
+phi.estimate(queries, keys) gives the kernel itself{escape(_scaled(advice))}.</small></p>
+<h2>All maps</h2>
+{_all_maps(advice)}
+<p><small>{escape(advice.legend)}.</small></p>
+{_left_out(advice)}"""
+    return pages.page(f"hrf advise: {name}", body)
+
+
+def _about(advice: Advice) -> str:
+    """Describe data and settings in a paragraph."""
+    s = advice.settings
+    return f"""<p class="about">
+{s.n_queries:,} queries (norm {s.query_norm:.2f}) and {s.n_keys:,} keys (norm {s.key_norm:.2f}), d = {s.dim}.
+Budget {s.budget} by {s.unit}, objective {s.objective}, scale {s.scale:g}, seed {s.seed}.
+Maps were fitted to half of the data; errors are measured on {s.held_out[0]:,} queries and {s.held_out[1]:,} keys
+of the other half, 95 % intervals from {s.n_redraws} draws.</p>"""
+
+
+def _usage(advice: Advice) -> str:
+    """Four lines of Python that load the map and compute attention with it."""
+    return "\n".join(
+        [
+            "import hrf",
+            f'phi = hrf.load("{_BEST}")',
+            "q, k, v = (u[None] for u in (queries, keys, values))  # one head",
+            f"output = hrf.attention(q, k, v, phi, scale={advice.settings.scale:.9g})[0]",
+        ]
+    )
+
+
+def _scaled(advice: Advice) -> str:
+    """Say what inputs of the map have to be multiplied by."""
+    root = advice.settings.scale**0.5
+    return "" if root == 1 else f", for queries and keys multiplied by {root:.9g}"
+
+
+def _all_maps(advice: Advice) -> str:
+    """Build the table of all maps in HTML."""
+    rows = [_row(c, "best" if place == 0 else "") for place, c in enumerate(advice.ranking)]
+    rows.append(_html_row(uniform_cells(advice.uniform), "ignores queries and keys", "uniform"))
+    rows += [_row(c, "") for c in advice.beyond]
+    return f"""<div class="wide"><table>
+<thead>{pages.row([*HEADER, "note"], "th", ["note"])}</thead>
+<tbody>
+{chr(10).join(rows)}
+</tbody>
+</table></div>"""
+
+
+def _left_out(advice: Advice) -> str:
+    """List the candidates that failed; nothing if there are none."""
+    if not advice.left_out:
+        return ""
+    items = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in advice.left_out.items())
+    return f"<h2>Left out</h2>\n<ul>{items}</ul>\n"
+
+
+def _row(candidate: Candidate, style: str) -> str:
+    return _html_row(cells(candidate), candidate.note, style)
+
+
+def _html_row(texts: tuple[str, ...], note: str, style: str) -> str:
+    return pages.row([*texts, note], classes=["note"], style=style)

@@ -1,0 +1,116 @@
+"""Advice in words: the cells of its table, sentences about the best map, and the warning."""
+
+from __future__ import annotations
+
+from hrf.advice.findings import Candidate, Findings
+from hrf.report.number_format import count, number
+
+__all__ = ["HEADER", "cells", "legend", "sentences", "uniform_cells", "warning"]
+
+HEADER = ("map", "width", "state", "FLOPs", "µs", "error", "95 % interval", "kernel ε")
+
+_COLUMNS = (
+    "width: active features per vector; state: numbers that attention keeps per column of the values; "
+    "FLOPs, µs: per vector to map; kernel ε: median of √MSE/K over pairs, in closed form"
+)
+_GOOD_ENOUGH = 0.5
+_NEARLY, _CHEAPER = 1.1, 0.8  # times the error and the FLOPs of the best map
+_NO_BETTER = 0.9  # times the error of uniform attention
+_ERRORS = {
+    "attention": "the attention weights",
+    "output": "the attention output",
+    "kernel": "the kernel values",
+}
+_WITHIN = {
+    "width": "with {} features or fewer",
+    "flops": "with no more FLOPs than positive features of width {}",
+    "time": "no slower than positive features of width {}",
+}
+
+
+def cells(candidate: Candidate) -> tuple[str, ...]:
+    """Format a candidate as one row of texts under `HEADER`."""
+    c = candidate
+    return (
+        c.name,
+        f"{c.width}",
+        count(c.feature_map.feature_dim),
+        count(c.flops),
+        f"{c.seconds * 1e6:.1f}",
+        number(c.error),
+        "exact" if c.low == c.high == 0 else "no draws" if c.low == c.high else _interval(c),
+        "–" if c.predicted is None else number(c.predicted),
+    )
+
+
+def uniform_cells(error: float) -> tuple[str, ...]:
+    """Format the row of uniform attention, which has no cost."""
+    return ("uniform attention", *[""] * 4, number(error), "", "")
+
+
+def legend(found: Findings) -> str:
+    """Say how the table is ordered and what its columns mean."""
+    order = "kernel ε" if found.settings.objective == "kernel" else "the upper end of the interval"
+    return f"Best first, by {order}. {_COLUMNS}"
+
+
+def warning(found: Findings) -> str | None:
+    """Say what is wrong and what to do if no ranked map is good enough; else return ``None``."""
+    s, best = found.settings, found.ranking[0]
+    error = found.expected_error(best)
+    useless = error > _NO_BETTER * found.uniform
+    if not useless and error <= _GOOD_ENOUGH:
+        return None
+    text = f"no map is good enough at this budget: the best, {best.name}, has error {number(error)}"
+    if useless:
+        text += f", no better than ignoring queries and keys (uniform attention: {number(found.uniform)})"
+    text += f". Queries have norm {s.query_norm:.1f} and keys {s.key_norm:.1f}"
+    text += ", and random features fail beyond norms of about 2" if s.query_norm * s.key_norm > 4 else ""
+    ways = ["raise the budget", "lower the scale of the logits", "compute exact attention"]
+    better = min(found.beyond, key=found.expected_error, default=None)
+    if better is not None and found.expected_error(better) < 0.8 * error:
+        ways.insert(0, f"take '{better.name}' (error {number(better.error)})")
+    return f"{text}; {', '.join(ways[:-1])}, or {ways[-1]}."
+
+
+def sentences(found: Findings) -> list[str]:
+    """Say which map to use, why, and how large its error is."""
+    best, s = found.ranking[0], found.settings
+    texts = [
+        f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on "
+        "data it was not fitted to.",
+        f"The relative error of {_ERRORS[s.objective]} is {number(found.expected_error(best))}{_spread(found)}.",
+    ]
+    if rivals := _rivals(found):
+        texts.append(
+            f"The best of the other families: {', '.join(rivals)}; uniform attention {number(found.uniform)}."
+        )
+    near = [c for c in found.ranking if c.error <= _NEARLY * best.error and c.flops < _CHEAPER * best.flops]
+    if near:
+        c = min(near, key=lambda c: c.flops)
+        texts.append(
+            f"Nearly as good with {c.flops / best.flops:.0%} of the FLOPs: {c.name}, {number(c.error)}."
+        )
+    return texts
+
+
+def _spread(found: Findings) -> str:
+    """Say in parentheses how well the error of the best map is known."""
+    best = found.ranking[0]
+    if found.expected_error(best) != best.error:
+        return f" (in closed form; measured: {number(best.error)})"
+    return "" if best.low == best.high else f" (95 % interval {_interval(best)})"
+
+
+def _rivals(found: Findings) -> list[str]:
+    """Name the best map of every family other than the winner's, with its error."""
+    winner, firsts = found.ranking[0].family, {}
+    for family in ("isotropic", "hybrid", "fitted", "clustered"):
+        first = next((c for c in found.ranking if c.family == family), None)
+        if first is not None and family != winner:
+            firsts[family] = first
+    return [f"{c.name} {number(found.expected_error(c))}" for c in firsts.values()]
+
+
+def _interval(candidate: Candidate) -> str:
+    return f"{number(candidate.low)}–{number(candidate.high)}"

@@ -1,0 +1,70 @@
+"""The command ``hrf``: arguments to one call, errors to one sentence."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+from hrf.cli.errors import needs_extra
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["application", "main"]
+
+_HELP = """Hybrid random features: softmax and Gaussian kernels in linear time.
+
+Examples:
+
+\b
+hrf advise queries.npy keys.npy --scale 0.125
+hrf reproduce angles
+hrf reproduce --list
+"""
+
+
+def main() -> None:
+    """Run the command; without its libraries, say how to get them."""
+    with needs_extra("cli"):
+        app = application()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show θ gets a question mark
+    app(prog_name="hrf")
+
+
+def application() -> typer.Typer:
+    """Build the application. Commands are imported here, so that this module can be imported without typer."""
+    import typer
+
+    from hrf import __version__
+    from hrf.cli.advise import HELP as ADVISE
+    from hrf.cli.advise import advise
+    from hrf.cli.reproduce import HELP as REPRODUCE
+    from hrf.cli.reproduce import reproduce
+
+    app = typer.Typer(
+        name="hrf",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"hrf {__version__}")
+            raise typer.Exit
+
+    version = typer.Option(
+        False, "--version", callback=show_version, is_eager=True, help="Print the version."
+    )
+
+    @app.callback(help=_HELP)
+    def hrf_command(version: bool = version) -> None:
+        """Take the options that stand before a command."""
+
+    app.command(help=ADVISE)(advise)
+    app.command(help=REPRODUCE)(reproduce)
+    return app

@@ -1,0 +1,42 @@
+"""Errors of the command: one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["needs_extra", "one_sentence"]
+
+# Modules that come with an extra of the distribution.
+_EXTRAS = {
+    "cli": ("matplotlib", "rich", "typer"),
+    "paper": ("hrf_paper", "matplotlib", "PIL", "rich", "sklearn"),
+}
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Report wrong values, unusable files and missing optional libraries in one sentence."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        raise _stopped(f"{error}") from error
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Say what to install if a module of the extra is missing; any other missing module is a bug and is raised."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package, _, inner = (error.name or "").partition(".")
+        if package not in _EXTRAS[extra] or (package == "hrf_paper" and inner):
+            raise
+        sentence = f"{error.name} is missing; pip install 'hybrid-random-features[{extra}]' brings it"
+        raise _stopped(sentence) from error
+
+
+def _stopped(sentence: str) -> SystemExit:
+    print(f"hrf: {sentence}", file=sys.stderr)
+    return SystemExit(2)

@@ -1,0 +1,50 @@
+"""``hrf reproduce``: run the paper's experiments, which are in the package `hrf_paper`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hrf.cli.errors import needs_extra, one_sentence
+
+__all__ = ["HELP", "reproduce"]
+
+HELP = """Reproduce the paper's figures and tables: our numbers beside the printed ones, with a verdict.
+
+NAMES are experiments (see --list), or all. Each writes NAME.json, NAME.png and NAME.html; index.html collects the
+verdicts. An interrupted run resumes with the parts that are missing, and training from its last checkpoint in
+$HRF_CHECKPOINTS or ~/.cache/hrf/checkpoints. Language models are trained at the scale of a CPU, and with --full at
+the paper's.
+
+Examples:
+
+\b
+hrf reproduce --list
+hrf reproduce angles
+hrf reproduce all --quick
+hrf reproduce pointwise clustering --out docs/results
+"""
+
+_FULL = "The paper's sizes, even where a CPU takes days."
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Which experiments, or all.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds each.")] = False,
+    full: Annotated[bool, typer.Option("--full", help=_FULL)] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory for numbers, figures and pages.")] = Path("results"),
+    show_list: Annotated[bool, typer.Option("--list", help="Print all experiments and stop.")] = False,
+) -> None:
+    """Run experiments and write their files."""
+    with needs_extra("paper"):
+        from hrf_paper.experiments.registry import EXPERIMENTS, chosen
+        from hrf_paper.runner import reproduce as run_experiments
+        from hrf_paper.terminal import listing
+    with one_sentence():
+        if show_list:
+            listing(EXPERIMENTS.values())
+            return
+        run_experiments(chosen(names or []), quick=quick, full=full, seed=seed, out=out)

@@ -1,0 +1,92 @@
+"""The command as a whole: version, help, and what it says where libraries are missing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import hrf
+from hrf import cli, report
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(cli.application(), arguments)
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"hrf {hrf.__version__}\n"
+    text = run("--help").stdout
+    assert "hrf advise queries.npy keys.npy" in text
+    assert "hrf reproduce angles" in text
+
+
+def test_main_runs_the_application(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hrf", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"hrf {hrf.__version__}\n"
+
+
+def missing(monkeypatch, module: str, *importers: str) -> None:
+    """Make a module look uninstalled to the modules that import it, which are loaded again."""
+
+    class Absent:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == module:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    names = [module, *importers]
+    for name in names:
+        importlib.import_module(name)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+
+
+IMPORTERS = {
+    "typer": ["hrf.cli.advise", "hrf.cli.reproduce"],
+    "rich.table": ["hrf.advice.page"],
+    "matplotlib.figure": ["hrf.advice.page", "hrf.advice.figure"],
+}
+
+
+@pytest.mark.parametrize("module", IMPORTERS)
+def test_without_the_extra_main_says_how_to_get_it(module, monkeypatch, capsys):
+    missing(monkeypatch, module, *IMPORTERS[module])
+    monkeypatch.setattr(sys, "argv", ["hrf", "advise"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error == f"hrf: {module} is missing; pip install 'hybrid-random-features[cli]' brings it\n"
+
+
+@pytest.mark.parametrize("module", ["hrf_paper", "PIL"])
+def test_without_its_extra_reproduce_says_how_to_get_it(module, monkeypatch):
+    import hrf_paper.runner  # noqa: F401 (loaded now, it is loaded again afterwards)
+
+    loaded = [name for name in sys.modules if name.split(".")[0] == "hrf_paper"]
+    missing(monkeypatch, module, *loaded)
+    result = run("reproduce", "--list")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"hrf: {module} is missing; pip install 'hybrid-random-features[paper]' brings it\n"
+    )
+    assert run("--version").exit_code == 0
+
+
+def test_other_missing_modules_are_not_hidden(monkeypatch):
+    missing(monkeypatch, "hrf_paper.page", "hrf_paper.runner")
+    with pytest.raises(ModuleNotFoundError, match=r"hrf_paper\.page"):
+        CliRunner().invoke(cli.application(), ["reproduce", "--list"], catch_exceptions=False)
+
+
+def test_bar_shows_only_on_a_terminal(capsys):
+    with report.progress() as advance:
+        advance("FAVOR+", 1, 2)
+    assert capsys.readouterr().err == ""
