@@ -47,7 +47,6 @@ def test_numbers_that_the_theory_page_states():
 
 
 def test_the_error_that_the_readme_states(capsys):
-    """It may differ between releases of PyTorch by a draw of ω, whose standard deviation is about 0.01."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     snippet = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)[1]
     (stated,) = re.findall(r"print\(.*\)  # ([\d.]+)", snippet)
