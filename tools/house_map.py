@@ -6,8 +6,8 @@ shows its deepest stack of calls as a chain of files, with consecutive functions
     python -m tools.house_map            write the map into CONTRIBUTING.md (make house-map)
     python -m tools.house_map --depth    also print depths in calls, and where calls go back and forth between two files
 
-Numba is hidden and PyTorch has one thread, so that the map does not depend on the machine: it shows the PyTorch twin of a
-compiled loop.
+Numba is hidden and PyTorch has one thread, so that the map does not depend on the machine: it shows the PyTorch twin
+of a compiled loop.
 """
 
 from __future__ import annotations

@@ -375,6 +375,14 @@ class FeatureMap(Linearised):
         """Do the work of mapping queries ``(L, d)`` without features that are zero by construction, to time it."""
         self.scaled_queries(x)
 
+    def exact_share(self, queries: Tensor, keys: Tensor) -> float:
+        """Return the share of pairs of vectors that are computed exactly rather than estimated."""
+        return 0.0
+
+    def with_fixed_centres(self) -> FeatureMap:
+        """Return this map, or a shallow copy whose features no longer depend on the keys at hand."""
+        return self
+
     @full_precision
     def log_kernel(self, x: Tensor, y: Tensor) -> Tensor:
         """The exact logarithm of the kernel that is estimated: ``(..., L, S)``."""

@@ -212,8 +212,16 @@ class ClusteredHybrid(FeatureMap):
         self.load_state_dict(fitted.state_dict())
         return self
 
+    def with_fixed_centres(self) -> ClusteredHybrid:
+        """Return this map, or a shallow copy whose key centres stay where they were fitted."""
+        if not self.recenter:
+            return self
+        fixed = copy.copy(self)
+        fixed.recenter = False
+        return fixed
+
     def exact_share(self, queries: Tensor, keys: Tensor) -> float:
-        """The share of pairs of vectors that are computed exactly."""
+        """Return the share of pairs of vectors that are computed exactly rather than estimated."""
         if self.exact is None:
             return 0.0
         x, y = self._checked_pair(queries, keys)
