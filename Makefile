@@ -8,7 +8,7 @@ OUT ?= results
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .PHONY: demo reproduce test test-all lint types unit slow docs bench bench-attention-quality example-minilm example-sampled-softmax \
-	readme clean help
+	readme house-map clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -66,8 +66,11 @@ example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention rep
 example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 drawn words instead of 10,000
 	$(BIN)/python -m examples.sampled_softmax
 
-readme: $(VENV)/.installed   ## write the tables of README.md from benchmarks/results
+readme: $(VENV)/.installed   ## write the tables of README.md and of the docs from benchmarks/results
 	$(BIN)/python -m benchmarks.tables
+
+house-map: $(VENV)/.installed   ## write the map of CONTRIBUTING.md: the files that a vector passes
+	$(BIN)/python -m tools.house_map
 
 clean:           ## remove the environment, compiled loops, results and the site
 	rm -rf $(VENV) src/hrf/_attention/loops/__pycache__ results site

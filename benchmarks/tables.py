@@ -1,20 +1,20 @@
-"""Write the tables of the README from measured results: ``python -m benchmarks.tables``, or ``make readme``.
+"""Write the tables of README.md and of the docs from measured results: ``make readme``.
 
 The results are the JSON files in ``benchmarks/results``, as `make bench`, `make bench-attention-quality` and
-`make example-minilm` write them. A table stands between two comments with its name.
+`make example-minilm` write them. A table stands on its page between two comments with its name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS, README = Path("benchmarks/results"), Path("README.md")
+RESULTS = Path("benchmarks/results")
 
-# Names in the results, and what the README calls them.
+# Names in the results, and what the pages call them.
 QUALITY = {
     "uniform": "uniform attention",
     "positive (FAVOR+)": "positive (FAVOR+)",
@@ -26,48 +26,68 @@ QUALITY = {
     "clustered 64×64, separable": "64 × 64 clusters, separable",
     "clustered 64×64, separable + exact pairs": "64 × 64 clusters, separable, some pairs exact",
 }
+QUALITY_SUMMARY = (
+    "uniform",
+    "positive (FAVOR+)",
+    "FAVOR#",
+    "clustered 64×64, separable",
+    "clustered 64×64, separable + exact pairs",
+)
+
+# Rows and columns of the front page: case, peer, words.
+SPEED_SUMMARY = (
+    ("Positive", "exact (scaled_dot_product_attention)", "`Positive` over `scaled_dot_product_attention`"),
+    ("Positive", "performer-pytorch", "`Positive` over performer-pytorch"),
+    ("AngularHybrid", "performer-pytorch", "`AngularHybrid` over performer-pytorch"),
+    ("Positive, causal", "performer-pytorch, causal", "`Positive`, causal, over performer-pytorch"),
+)
+LENGTHS_SUMMARY = (1024, 4096, 16384)
+
+Ratio = dict[str, Any]
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Format a table in Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def maps(bench: dict[str, Any]) -> str:
-    """Ratios of feature maps that have a target."""
-    found = [ratio for ratio in bench["groups"]["maps"]["ratios"] if ratio["target"] is not None]
-    return _ratios("65,536 vectors, d = 64, width 256", found)
+    """Tabulate ratios of feature maps."""
+    return _ratios("65,536 vectors, d = 64, width 256", bench["groups"]["maps"]["ratios"])
 
 
 def sampling(bench: dict[str, Any]) -> str:
-    """Ratios of draws and of a training step."""
+    """Tabulate ratios of draws and of a training step."""
     found = [r for name in ("sampling", "sampling, training step") for r in bench["groups"][name]["ratios"]]
     return _ratios("40 classes for each of 700 queries, d = 200, 256 features", found)
 
 
 def attention(bench: dict[str, Any]) -> str:
-    """Ratios of attention by length, those with a target at some length."""
-    by_length = {
-        group["settings"]["length"]: {(r["case"], r["against"]): r for r in group["ratios"]}
-        for group in bench["groups"].values()
-        if "length" in group["settings"]
-    }
-    everything = {key: r for ratios in by_length.values() for key, r in ratios.items()}
-    aimed = {key for ratios in by_length.values() for key, r in ratios.items() if r["target"] is not None}
-    rows = []
-    for key, ratio in everything.items():
-        if key in aimed:
-            there = [ratios.get(key) for ratios in by_length.values()]
-            aims = {_target(r) for r in there if r is not None and r["target"] is not None}
-            rows.append([_sentence(ratio), *(f"{r['median']:.2f}" if r else "" for r in there), *aims])
+    """Tabulate ratios of attention, one column per length."""
+    by_length = _by_length(bench)
+    everything = {key: ratio for ratios in by_length.values() for key, ratio in ratios.items()}
+    rows = [
+        [_sentence(ratio), *_medians(ratios.get(key) for ratios in by_length.values())]
+        for key, ratio in everything.items()
+    ]
     headings = [f"{length:,} tokens" for length in by_length]
     headings[0] = f"ratio at {headings[0]}"
-    return table(["8 heads, d = 64, 256 features", *headings, "target"], rows)
+    return table(["8 heads, d = 64, 256 features", *headings], rows)
+
+
+def speed_summary(bench: dict[str, Any]) -> str:
+    """Tabulate attention against its peers, for the front page."""
+    by_length = _by_length(bench)
+    rows = [
+        [words, *_medians((by_length[length].get((case, peer)) for length in LENGTHS_SUMMARY), digits=1)]
+        for case, peer, words in SPEED_SUMMARY
+    ]
+    return table(["times as fast", *(f"{length:,} tokens" for length in LENGTHS_SUMMARY)], rows)
 
 
 def quality(result: dict[str, Any]) -> str:
-    """Errors of attention on a trained Transformer."""
+    """Tabulate errors of attention on a trained Transformer."""
     rows = []
     for name, words in QUALITY.items():
         outcome = result["maps"][name]
@@ -75,11 +95,21 @@ def quality(result: dict[str, Any]) -> str:
         spread = f"{_error(min(layers))}–{_error(max(layers))}"
         rows.append([words, _error(outcome["median"]), spread, f"{outcome['flops_per_token']:,.0f}"])
     rows.append(["exact attention", "0", "", f"{result['exact_flops_per_token']:,.0f}"])
-    return table(["map", "error", "least and largest of the layers", "FLOPs a token"], rows)
+    return table(["map", "error", "smallest and largest over layers", "FLOPs per token"], rows)
+
+
+def quality_summary(result: dict[str, Any]) -> str:
+    """Tabulate errors on a trained Transformer against its peers, for the front page."""
+    rows = []
+    for name in QUALITY_SUMMARY:
+        outcome = result["maps"][name]
+        rows.append([QUALITY[name], _error(outcome["median"]), f"{outcome['flops_per_token']:,.0f}"])
+    rows.append(["exact attention", "0", f"{result['exact_flops_per_token']:,.0f}"])
+    return table(["map", "relative error", "FLOPs per token"], rows)
 
 
 def minilm(result: dict[str, Any]) -> str:
-    """Cosines of embeddings, and times of attention."""
+    """Tabulate cosines of embeddings, and times of attention."""
     rows = []
     for name, found in result["quality"].items():
         exact = f"{found['exact_share']:.1%}" if found["exact_share"] else ""
@@ -87,47 +117,60 @@ def minilm(result: dict[str, Any]) -> str:
         rows.append([name, f"{found['mean']:.3f}", f"{found['least']:.3f}", exact, *times])
     lengths = [f"{int(length):,}" for length in next(iter(result["times"].values()))]
     lengths[0] = f"times as fast as exact, L = {lengths[0]}"
-    return table(["attention", "mean cosine", "least", "pairs exact", *lengths], rows)
+    return table(["attention", "mean cosine", "smallest", "pairs exact", *lengths], rows)
 
 
-TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "maps": ("bench.json", maps),
-    "attention": ("bench.json", attention),
-    "sampling": ("bench.json", sampling),
-    "quality": ("attention_quality.json", quality),
-    "minilm": ("minilm.json", minilm),
+# Page by page: the name of a table, the file it comes from, and the function that makes it.
+PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
+    Path("README.md"): {
+        "speed": ("bench.json", speed_summary),
+        "quality": ("attention_quality.json", quality_summary),
+    },
+    Path("docs/speed.md"): {
+        "maps": ("bench.json", maps),
+        "attention": ("bench.json", attention),
+        "sampling": ("bench.json", sampling),
+    },
+    Path("docs/which-map.md"): {"quality": ("attention_quality.json", quality)},
+    Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
 }
 
 
-def filled(text: str, results: Path) -> str:
-    """The text with every table made anew."""
-    for name, (file, make) in TABLES.items():
+def filled(page: Path, text: str, results: Path) -> str:
+    """Return the text of a page with every table made from the results."""
+    for name, (file, make) in PAGES[page].items():
         made = make(json.loads((results / file).read_text(encoding="utf-8")))
         begin, end = f"<!-- table: {name} -->", "<!-- end -->"
         text, n = re.subn(f"{begin}.*?{end}", lambda _: f"{begin}\n{made}\n{end}", text, flags=re.DOTALL)  # noqa: B023
         if n != 1:
-            raise ValueError(f"the text has {n} places for the table {name!r}; expected one")
+            raise ValueError(f"{page} has {n} places for the table {name!r}; expected one")
     return text
 
 
-def _ratios(heading: str, ratios: Sequence[dict[str, Any]]) -> str:
-    rows = [[_sentence(r), f"{r['median']:.2f}", _quartiles(r), _target(r)] for r in ratios]
-    return table([heading, "ratio", "quartiles", "target"], rows)
+def _by_length(bench: dict[str, Any]) -> dict[int, dict[tuple[str, str], Ratio]]:
+    return {
+        group["settings"]["length"]: {(r["case"], r["against"]): r for r in group["ratios"]}
+        for group in bench["groups"].values()
+        if "length" in group["settings"]
+    }
 
 
-def _sentence(ratio: dict[str, Any]) -> str:
+def _medians(ratios: Iterable[Ratio | None], digits: int = 2) -> list[str]:
+    return ["" if ratio is None else f"{ratio['median']:.{digits}f}" for ratio in ratios]
+
+
+def _ratios(heading: str, ratios: Sequence[Ratio]) -> str:
+    rows = [[_sentence(r), f"{r['median']:.2f}", _quartiles(r)] for r in ratios]
+    return table([heading, "ratio", "quartiles"], rows)
+
+
+def _sentence(ratio: Ratio) -> str:
     words = "times as fast as" if ratio["measure"] == "speed-up" else "times the time of"
     return f"{ratio['case']}, {words} {ratio['against']}"
 
 
-def _quartiles(ratio: dict[str, Any]) -> str:
+def _quartiles(ratio: Ratio) -> str:
     return "–".join(f"{quartile:.2f}" for quartile in ratio["quartiles"])
-
-
-def _target(ratio: dict[str, Any]) -> str:
-    if ratio["target"] is None:
-        return ""
-    return f"{'≥' if ratio['measure'] == 'speed-up' else '≤'} {ratio['target']:g}"
 
 
 def _error(number: float) -> str:
@@ -135,4 +178,5 @@ def _error(number: float) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page, page.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the site is made of: quoted sections, the gallery, and its list of pages."""
+"""The parts of the site: quoted sections, the gallery, and its list of pages."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ RESULT = {
 
 
 def test_a_section_goes_up_to_the_next_heading():
-    text = expand("{{ README.md # Theory }}")
-    assert text.startswith("Closed forms as plain functions")
-    assert "make bench" not in text
+    text = expand("{{ README.md # Which map for my data? }}")
+    assert text.startswith("Fit every family")
+    assert "performer-pytorch" not in text
 
 
 def test_a_comment_in_a_fence_is_no_heading():
@@ -59,7 +59,7 @@ def test_a_comment_in_a_fence_is_no_heading():
 
 
 def test_paths_lead_from_the_site():
-    assert "](figures/angles.png)" in expand("{{ README.md # Start }}")
+    assert "](install.md)" in expand("{{ README.md # Start }}")
 
 
 def test_a_missing_section_is_named():
@@ -72,6 +72,33 @@ def test_a_missing_section_is_named():
 def test_every_page_is_in_the_navigation_once():
     listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(PAGES)
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page, as Python-Markdown's toc makes them, and those that are given by hand."""
+    text = re.sub(r"```.*?```", "", expand(page.read_text(encoding="utf-8")), flags=re.DOTALL)
+    made = {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+        for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+    return made | set(re.findall(r"\{ #([\w-]+) \}", text))
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in sorted(PAGES))])
+def test_links_between_pages_lead_somewhere(page):
+    """mkdocs checks the site when it is built; this also covers README.md and needs no mkdocs."""
+    path = ROOT / page
+    for target, _, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(#([\w-]+))?\)", path.read_text(encoding="utf-8")
+    ):
+        file = path.parent / target if target else path
+        assert file.exists(), target
+        if anchor:
+            assert anchor in headings(file), f"{target}#{anchor}"
+
+
+def test_the_readme_is_a_front_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_gallery_without_results_says_what_is_missing(tmp_path):

@@ -1,4 +1,4 @@
-"""The README says what was measured."""
+"""README.md and the docs show what was measured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from benchmarks import tables
 ROOT = Path(__file__).parents[1]
 
 
-def test_tables_are_those_of_the_recorded_results():
-    text = (ROOT / tables.README).read_text(encoding="utf-8")
-    assert tables.filled(text, ROOT / tables.RESULTS) == text
+@pytest.mark.parametrize("page", tables.PAGES, ids=str)
+def test_tables_match_the_recorded_results(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert tables.filled(page, text, ROOT / tables.RESULTS) == text
 
 
 def test_a_table_without_a_place_is_an_error():
-    with pytest.raises(ValueError, match="0 places for the table 'maps'"):
-        tables.filled("no tables", ROOT / tables.RESULTS)
+    with pytest.raises(ValueError, match=r"speed\.md has 0 places for the table 'maps'"):
+        tables.filled(Path("docs/speed.md"), "no tables", ROOT / tables.RESULTS)

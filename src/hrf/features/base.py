@@ -270,7 +270,7 @@ class FeatureMap(Linearised):
         """Whether features depend on the keys at hand, so that a sample of keys says little about the rest."""
         return False
 
-    def fixed(self) -> Self:
+    def with_fixed_centres(self) -> Self:
         """Return the map with features that do not depend on the keys at hand, as causal attention needs them."""
         return self
 
@@ -283,6 +283,10 @@ class FeatureMap(Linearised):
     def active_queries(self, x: Tensor) -> None:
         """Do the work of mapping queries ``(L, d)`` without features that are zero by construction, to time it."""
         self.scaled_queries(x)
+
+    def exact_share(self, queries: Tensor, keys: Tensor) -> float:
+        """Return the share of pairs of vectors that are computed exactly rather than estimated."""
+        return 0.0
 
     # For subclasses.
 

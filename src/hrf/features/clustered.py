@@ -197,8 +197,18 @@ class ClusteredHybrid(ClusterEstimates):
         self.load_state_dict(fitted.state_dict())
         return self
 
+    @override
+    def with_fixed_centres(self) -> Self:
+        """Return this map, or a shallow copy whose key centres stay where they were fitted."""
+        if not self.recenter:
+            return self
+        fixed = copy.copy(self)
+        fixed.recenter = False
+        return fixed
+
+    @override
     def exact_share(self, queries: Tensor, keys: Tensor) -> float:
-        """The share of pairs of vectors that are computed exactly."""
+        """Return the share of pairs of vectors that are computed exactly rather than estimated."""
         if self.exact is None:
             return 0.0
         x, y = self._checked_pair(queries, keys)
@@ -249,14 +259,6 @@ class ClusteredHybrid(ClusterEstimates):
     def follows_keys(self) -> bool:
         """Whether the key centres move to the means of the keys at hand."""
         return self.recenter
-
-    @override
-    def fixed(self) -> Self:
-        if not self.recenter:
-            return self
-        still = copy.copy(self)
-        still.recenter = False
-        return still
 
     @override
     def active_queries(self, x: Tensor) -> None:

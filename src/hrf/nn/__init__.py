@@ -1,4 +1,4 @@
-"""Layers to train: attention in linear time with the interface of PyTorch's, and a loss for very many classes."""
+"""Layers to train: attention in linear time with PyTorch's interface, and a loss for very many classes."""
 
 from hrf.nn.encoder import TransformerEncoderLayer
 from hrf.nn.multihead import MultiheadAttention

@@ -16,16 +16,16 @@ __all__ = ["TransformerEncoderLayer"]
 
 
 class TransformerEncoderLayer(nn.TransformerEncoderLayer):
-    """`torch.nn.TransformerEncoderLayer` with `hrf.nn.MultiheadAttention`; it loads the former's ``state_dict``.
+    """`torch.nn.TransformerEncoderLayer` with `hrf.nn.MultiheadAttention`; loads the ``state_dict`` of PyTorch's layer.
 
-    `torch.nn.TransformerEncoder` takes it with ``enable_nested_tensor=False`` (and warns otherwise: nested tensors
-    belong to PyTorch's own fast path). It copies one layer: call ``redraw_`` on the maps for independent ω.
+    Pass it to `torch.nn.TransformerEncoder` with ``enable_nested_tensor=False`` (PyTorch warns otherwise: nested
+    tensors belong to its own fast path). The encoder copies one layer: call ``redraw_`` on the maps for independent ω.
 
     Args:
         d_model: as in `torch.nn.TransformerEncoderLayer`, like all arguments up to ``dtype``.
         nhead: see there.
         dim_feedforward: see there.
-        dropout: see there; in attention it is that of `hrf.nn.MultiheadAttention`.
+        dropout: see there; in attention it drops keys, as in `hrf.nn.MultiheadAttention`.
         activation: see there.
         layer_norm_eps: see there.
         batch_first: see there.
@@ -33,7 +33,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         bias: see there.
         device: see there.
         dtype: see there.
-        feature_map: as in `hrf.nn.MultiheadAttention`, like all that follow.
+        feature_map: as in `hrf.nn.MultiheadAttention`, like all arguments that follow.
         normalize: see there.
         redraw_every: see there.
         generator: see there.

@@ -1,4 +1,4 @@
-"""Feature maps by name, for layers that make their own."""
+"""Feature maps by name, for layers that make their own map."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hrf.features.hybrid import AngularHybrid
 
 __all__ = ["NAMES", "Maker", "feature_map_for", "maker_of"]
 
-# Called as ``maker(dim, heads=heads, generator=generator)``: a class of maps with its sizes filled in, say.
+# Called as ``maker(dim, heads=heads, generator=generator)``: for instance a class of maps with its sizes filled in.
 Maker = Callable[..., FeatureMap]
 
 # 256 features, and the angular hybrid with m = n = 8 as in the paper's robotics part (288 features).
@@ -25,7 +25,7 @@ NAMES: dict[str, Maker] = {
 
 
 def maker_of(name: str) -> Maker:
-    """What makes the maps of that name."""
+    """Look up the maker of a name."""
     if name not in NAMES:
         raise ValueError(
             f"feature_map is {name!r}; expected one of {', '.join(NAMES)}, a FeatureMap, "
@@ -37,7 +37,7 @@ def maker_of(name: str) -> Maker:
 def feature_map_for(
     feature_map: str | Maker | FeatureMap, dim: int, heads: int, generator: Generator | None = None
 ) -> FeatureMap:
-    """A map for ``heads`` heads of width ``dim``: by name, from its maker, or the given one if it fits."""
+    """Return a map for ``heads`` heads of width ``dim``: by name, from its maker, or the given map if it fits."""
     if isinstance(feature_map, str):
         feature_map = maker_of(feature_map)
     if not isinstance(feature_map, FeatureMap):

@@ -13,7 +13,7 @@ _WHY = (
 
 
 def booleans(mask: Tensor, name: str) -> Tensor:
-    """A mask as booleans, True to ignore: from those, or from numbers 0 and −inf that logits are to be added to."""
+    """Convert a mask to booleans, True to ignore: from booleans, or from 0 and −inf, to be added to logits."""
     if mask.dtype == torch.bool:
         return mask
     ignored = mask.isneginf()
@@ -25,15 +25,15 @@ def booleans(mask: Tensor, name: str) -> Tensor:
 
 
 def causal(attn_mask: Tensor | None, is_causal: bool, shape: tuple[int, int, int]) -> bool:
-    """Whether attention is causal, by the flag or by the mask; an error for any other mask.
+    """Tell whether attention is causal, by the flag or by the mask; refuse any other mask.
 
-    ``shape`` is that of the weights, ``(N·H, L, S)``.
+    ``shape`` is the shape of the weights, ``(N·H, L, S)``.
     """
     if attn_mask is None:
         return is_causal
     if tuple(attn_mask.shape) not in (shape, shape[1:]):
         raise ValueError(
-            f"attn_mask has shape {tuple(attn_mask.shape)}; expected {shape[1:]}, or {shape} with one for each head"
+            f"attn_mask has shape {tuple(attn_mask.shape)}; expected {shape[1:]}, or {shape} with one mask per head"
         )
     future = torch.ones(attn_mask.shape[-2:], dtype=torch.bool, device=attn_mask.device).triu(1)
     if not bool((booleans(attn_mask, "attn_mask") == future).all()):

@@ -1,4 +1,4 @@
-"""Multi-head attention in linear time, with the parameters of PyTorch's."""
+"""Multi-head attention in linear time, with the parameters of PyTorch's layer."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ __all__ = ["MultiheadAttention"]
 class MultiheadAttention(nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` with its weights estimated by a feature map: linear in the lengths.
 
-    Parameters have the same names, so the ``state_dict`` of a trained `torch.nn.MultiheadAttention` loads; the map
-    is in buffers of its own, ``feature_map.…``, and is left as it is by a ``state_dict`` without them.
+    Parameters have the same names, so the ``state_dict`` of a trained `torch.nn.MultiheadAttention` loads. The map
+    has buffers of its own, ``feature_map.…``; a ``state_dict`` without them leaves the map as it is.
 
-    What differs: ``need_weights`` is False unless asked for (the matrix is quadratic), ``attn_mask`` can only be the
-    causal mask, and dropout, which PyTorch applies to the weight of each pair, drops a key for all queries of a
-    head at once: the weights are never formed, but each is dropped as often, and means are the same.
+    Three things differ. ``need_weights`` is False by default (the matrix is quadratic). ``attn_mask`` can only be the
+    causal mask. Dropout drops a key for all queries of a head at once, where PyTorch drops weights of single pairs:
+    weights are never formed, but each is dropped equally often, and means are the same.
 
     Args:
         embed_dim: width of the model.
         num_heads: number of heads, a divisor of ``embed_dim``.
         dropout: probability to drop a key, in training.
-        bias: whether projections have one.
-        add_bias_kv: has to be False.
-        add_zero_attn: has to be False.
-        kdim: width of keys, if another.
-        vdim: width of values, if another.
+        bias: whether projections have a bias.
+        add_bias_kv: must be False.
+        add_zero_attn: must be False.
+        kdim: width of keys, if not ``embed_dim``.
+        vdim: width of values, if not ``embed_dim``.
         batch_first: ``(N, L, embed_dim)`` rather than ``(L, N, embed_dim)``.
-        device: of the parameters.
-        dtype: of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
         feature_map: ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a map with ``dim = embed_dim /
-            num_heads``; or a function of ``(dim, heads=..., generator=...)`` that returns one, for instance
+            num_heads``; or a function of ``(dim, heads=..., generator=...)`` that returns a map, for instance
             ``functools.partial(hrf.Positive, n_projections=64)``.
-        normalize: give queries and keys the length 1 (paper, appendix on robotics): logits are then cosines, and
-            are not divided by √dim. For training from scratch: it is another function of the same parameters.
-        redraw_every: draw ω anew after as many forward passes in training; ``None`` is never. Passes are counted
-            in the buffer ``passes``; a pass that activation checkpointing computes again counts again.
-        generator: the source of ω; later draws come from PyTorch's global one.
+        normalize: give queries and keys length 1 (paper, appendix on robotics): logits are then cosines, and
+            are not divided by √dim. For training from scratch: it is a different function of the same parameters.
+        redraw_every: redraw ω after this many forward passes in training; ``None`` means never. The buffer
+            ``passes`` counts them; a pass that activation checkpointing recomputes counts twice.
+        generator: the source of ω; redraws come from PyTorch's global generator.
 
     >>> import torch, hrf
     >>> layer = hrf.nn.MultiheadAttention(64, 4, batch_first=True)
@@ -97,7 +97,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if redraw_every is not None:
             check_count("redraw_every", redraw_every)
         self.normalize, self.redraw_every = normalize, redraw_every
-        # Half precision is for the parameters: the map computes in float32 or wider.
+        # Half precision is for the parameters only: the map computes in float32 or wider.
         precision = torch.promote_types(self.out_proj.weight.dtype, torch.float32)
         self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
         self.feature_map.to(self.out_proj.weight.device, precision)
@@ -105,7 +105,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
-        """A copy of a `torch.nn.MultiheadAttention`; options are the keyword arguments from ``feature_map`` on."""
+        """Copy a `torch.nn.MultiheadAttention`; options are the keyword arguments from ``feature_map`` on."""
         weight = module.out_proj.weight
         copied = cls(
             module.embed_dim,
@@ -180,7 +180,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return output.transpose(0, 1) if batched and not self.batch_first else output, weights
 
     def _projected(self, *inputs: Tensor) -> list[Tensor]:
-        """Queries, keys and values by head: ``(..., L, ·) -> (..., H, L, head_dim)``."""
+        """Project queries, keys and values, and split heads: ``(..., L, ·) -> (..., H, L, head_dim)``."""
         separate = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
         weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -198,12 +198,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.redraw_every is None or not self.training:
             return
         if self.passes and self.passes % self.redraw_every == 0:
-            # A copy: backward passes that are still to come compute the features of the old map again.
+            # A copy: pending backward passes recompute features with the old map.
             self.feature_map = copy.deepcopy(self.feature_map).redraw_()
         self.passes += 1
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Keep the map and the count where a plain `torch.nn.MultiheadAttention` has none to offer."""
+        """Keep the map and the count if the state is that of a plain `torch.nn.MultiheadAttention`."""
         own = {f"{prefix}feature_map.{name}": value for name, value in self.feature_map.state_dict().items()}
         own[f"{prefix}passes"] = self.passes
         if not own.keys() & state_dict.keys():

@@ -1,10 +1,10 @@
-"""Cross-entropy over very many classes from a few drawn ones (Bengio and Senécal, 2008).
+"""Cross-entropy over very many classes from a few drawn classes (Bengio and Senécal, 2008).
 
 With logits o, target t and k classes drawn from q, Σ_c exp(o_c) is estimated without bias by
 
     exp(o_t) + Σ_{drawn c ≠ t} exp(o_c − log(k q_c)),
 
-the target itself counted once and exactly, so that a drawn target is left out.
+where the target counts once and exactly, so a drawn target is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from hrf.projections import check_count
 from hrf.sampling import Sampler
@@ -26,20 +27,20 @@ _REDUCTIONS = ("mean", "sum", "none")
 class SampledSoftmaxLoss(nn.Module):
     """Cross-entropy of the softmax layer ``hidden @ weight.T + bias``, with logits of the drawn classes only.
 
-    In evaluation mode it is the full cross-entropy. In training the loss is too low on average (the logarithm of an
-    unbiased estimate is), the less so the larger k is and the nearer q to the softmax. No gradient flows through
-    the draws.
+    In evaluation mode it is the full cross-entropy. In training the loss is too low on average, as the logarithm of an
+    unbiased estimate is; a larger k or a q closer to the softmax reduces that bias. No gradient flows through the
+    draws.
 
-    The sampler holds embeddings of its own: hand it the new ones with ``sampler.update_(ids, weight[ids])`` or
-    ``sampler.rebuild_(weight)`` now and then. Until then it draws from what it knows, and the loss is right for that.
+    The sampler holds its own copy of the embeddings: refresh it with ``sampler.update_(ids, weight[ids])`` or
+    ``sampler.rebuild_(weight)`` every few steps. A stale copy makes draws less good, and the loss stays right.
 
     Args:
         sampler: draws the classes.
-        k: how many for each target.
-        sparse: give ``weight`` a sparse gradient, for `torch.optim.SGD` or `torch.optim.SparseAdam`; a dense one is as
-            large as the weight itself.
-        ignore_index: a target that does not count.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that count.
+        k: number of draws per target.
+        sparse: give ``weight`` a sparse gradient, for `torch.optim.SGD` or `torch.optim.SparseAdam`; a dense gradient
+            is as large as the weight itself.
+        ignore_index: target to leave out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that are not left out.
 
     >>> import torch, hrf
     >>> weight = torch.nn.Parameter(0.1 * torch.randn(10_000, 64))
@@ -68,8 +69,8 @@ class SampledSoftmaxLoss(nn.Module):
         self.sampler, self.k, self.sparse = sampler, k, sparse
         self.ignore_index, self.reduction = ignore_index, reduction
 
+    @override
     def extra_repr(self) -> str:
-        """For ``repr``."""
         return f"k={self.k}, sparse={self.sparse}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
 
     def forward(
@@ -81,14 +82,14 @@ class SampledSoftmaxLoss(nn.Module):
         *,
         generator: Generator | None = None,
     ) -> Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             hidden: ``(..., d)``.
             targets: classes, ``(...)``.
             weight: ``(C, d)``.
             bias: ``(C,)``.
-            generator: the source of the draws.
+            generator: the source of randomness.
         """
         self._check(hidden, targets, weight, bias)
         rows, classes = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
@@ -102,7 +103,7 @@ class SampledSoftmaxLoss(nn.Module):
             return losses.view(targets.shape) if self.reduction == "none" else losses
         counted = classes != self.ignore_index
         rows, chosen = rows[counted], classes[counted]
-        self.sampler._check_ids(chosen, "targets")
+        self.sampler.check_ids(chosen, "targets")
         losses = self._sampled(rows, chosen, weight, bias, generator)
         if self.reduction == "none":
             return losses.new_zeros(classes.shape).masked_scatter(counted, losses).view(targets.shape)
@@ -111,7 +112,7 @@ class SampledSoftmaxLoss(nn.Module):
     def _sampled(
         self, rows: Tensor, classes: Tensor, weight: Tensor, bias: Tensor | None, generator: Generator | None
     ) -> Tensor:
-        """``(N, d), (N,) -> (N,)``."""
+        """Compute the losses of targets that count: ``(N, d), (N,) -> (N,)``."""
         drawn, log_q = self.sampler.sample(rows.detach(), self.k, generator)
         ids = torch.cat([classes.unsqueeze(-1), drawn], -1)  # (N, 1 + k), the target first
         logits = (F.embedding(ids, weight, sparse=self.sparse) @ rows.unsqueeze(-1)).squeeze(-1)

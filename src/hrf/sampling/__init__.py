@@ -1,4 +1,4 @@
-"""Classes drawn for a query, with exactly known probabilities: by random features, uniformly, by rank, exactly."""
+"""Draw classes for a query with exactly known probabilities: by random features, uniformly, by rank, or exactly."""
 
 from hrf.sampling.base import Sampler, Samples
 from hrf.sampling.exact import ExactSoftmaxSampler

@@ -1,4 +1,4 @@
-"""What all samplers share: the interface, the checks of what they are given, and flat queries inside."""
+"""The interface of all samplers: checks of arguments, and queries flattened to ``(N, d)``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from hrf.features.arguments import check_tensor
 from hrf.features.base import can_look, check_finite
@@ -20,7 +20,7 @@ class Samples(NamedTuple):
 
     Attributes:
         ids: ``(..., k)``, whole numbers below the number of classes.
-        log_probs: log q of each, ``(..., k)``: k·q(c | x) is how often class c is met among the k, on average.
+        log_probs: log q of each class, ``(..., k)``: class c is drawn k·q(c | x) times on average.
     """
 
     ids: Tensor
@@ -28,13 +28,13 @@ class Samples(NamedTuple):
 
 
 class Sampler(nn.Module):
-    """Draws classes for queries from a distribution q(c | x) that it can state.
+    """Sampler of classes for queries, from a distribution q(c | x) that it knows.
 
     Subclasses define `_sample` and `_log_prob` for queries ``(N, d)``.
 
     Attributes:
         n_classes: number C of classes.
-        dim: length d of a query; ``None`` if the sampler does not look at queries.
+        dim: length d of a query; ``None`` if draws do not depend on queries.
     """
 
     dim: int | None = None
@@ -48,9 +48,9 @@ class Sampler(nn.Module):
         """Draw k classes for each query: ``(..., d) -> (..., k)``.
 
         Args:
-            queries: at least one; no gradient flows through them.
-            k: number of draws, at most as many as there are classes.
-            generator: the source of randomness, on the device of the queries; PyTorch's global one by default.
+            queries: at least one query; no gradient flows through them.
+            k: number of draws, at most the number of classes.
+            generator: the source of randomness, on the device of the queries; PyTorch's global generator by default.
         """
         if check_count("k", k) > self.n_classes:
             raise ValueError(f"k is {k}; expected at most the number of classes, {self.n_classes}")
@@ -61,18 +61,18 @@ class Sampler(nn.Module):
 
     @torch.no_grad()
     def log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
-        """Log q(id | x) of any classes: ``(..., d), (..., n) -> (..., n)``."""
+        """Return log q(id | x) for any classes: ``(..., d), (..., n) -> (..., n)``."""
         flat = self._flat(queries)
         if ids.ndim != queries.ndim or ids.shape[:-1] != queries.shape[:-1] or not ids.shape[-1]:
             raise ValueError(
                 f"ids has shape {tuple(ids.shape)}; expected ({', '.join(map(str, queries.shape[:-1]))}, n), n ≥ 1"
             )
-        self._check_ids(ids)
+        self.check_ids(ids)
         with torch.autocast(queries.device.type, enabled=False):
             return self._log_prob(flat, ids.reshape(len(flat), -1)).view(ids.shape)
 
     def update_(self, ids: Tensor, embeddings: Tensor) -> Self:
-        """Give some classes new embeddings; a sampler that does not look at them stays as it is.
+        """Replace the embeddings of a few classes; a sampler without embeddings stays as it is.
 
         Args:
             ids: distinct classes, ``(n,)``.
@@ -81,11 +81,23 @@ class Sampler(nn.Module):
         return self
 
     def rebuild_(self, embeddings: Tensor | None = None) -> Self:
-        """Set up everything anew, for new embeddings ``(C, d)`` if there are any."""
+        """Recompute everything, from new embeddings ``(C, d)`` if there are any."""
         return self
 
+    def check_ids(self, ids: Tensor, name: str = "ids") -> None:
+        """Refuse a tensor of anything but classes, calling it ``name``."""
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise TypeError(f"{name} is a tensor of {ids.dtype}; expected whole numbers")
+        if not ids.numel() or not can_look(ids):
+            return
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= self.n_classes:
+            raise ValueError(
+                f"{name} run from {low} to {high}; expected classes from 0 to {self.n_classes - 1}"
+            )
+
+    @override
     def extra_repr(self) -> str:
-        """For ``repr``."""
         return f"n_classes={self.n_classes}"
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
@@ -95,7 +107,7 @@ class Sampler(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define its probabilities")
 
     def _flat(self, queries: Tensor) -> Tensor:
-        """Queries ``(N, d)`` in float32 or wider, or an error that says what is wrong with them."""
+        """Check queries and flatten them to ``(N, d)``, in float32 or wider."""
         if not isinstance(queries, Tensor) or not queries.is_floating_point():
             received = (
                 f"a tensor of {queries.dtype}" if isinstance(queries, Tensor) else type(queries).__name__
@@ -109,24 +121,13 @@ class Sampler(nn.Module):
         check_finite(queries, queries, "queries")
         return queries.reshape(-1, queries.shape[-1]).to(torch.promote_types(queries.dtype, torch.float32))
 
-    def _check_ids(self, ids: Tensor, name: str = "ids") -> None:
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise TypeError(f"{name} is a tensor of {ids.dtype}; expected whole numbers")
-        if not ids.numel() or not can_look(ids):
-            return
-        low, high = (int(bound) for bound in ids.aminmax())
-        if low < 0 or high >= self.n_classes:
-            raise ValueError(
-                f"{name} run from {low} to {high}; expected classes from 0 to {self.n_classes - 1}"
-            )
-
 
 class EmbeddingSampler(Sampler):
-    """A sampler that looks at queries and at embeddings of the classes, of which it holds a copy.
+    """Sampler that compares queries with embeddings of the classes, of which it holds a copy.
 
     Args:
         class_embeddings: ``(C, d)``, finite.
-        dtype: of the copy.
+        dtype: dtype of the copy.
     """
 
     dim: int
@@ -140,36 +141,31 @@ class EmbeddingSampler(Sampler):
         self.dim = class_embeddings.shape[1]
         self.register_buffer("embeddings", self._rows(class_embeddings, self.n_classes).to(dtype, copy=True))
 
+    @override
     def update_(self, ids: Tensor, embeddings: Tensor) -> Self:
-        """Give some classes new embeddings, for the draws to come.
-
-        Args:
-            ids: distinct classes, ``(n,)``.
-            embeddings: ``(n, d)``.
-        """
-        self._check_ids(ids)
+        self.check_ids(ids)
         if ids.ndim != 1 or ids.unique().numel() != ids.numel():
             raise ValueError(
-                f"ids has shape {tuple(ids.shape)} or repeats a class; expected distinct ones, (n,)"
+                f"ids has shape {tuple(ids.shape)} or repeats a class; expected distinct classes, (n,)"
             )
         self.embeddings[ids] = self._rows(embeddings, len(ids)).to(self.embeddings.dtype)
         if len(ids):
             self._refreshed(ids)
         return self
 
+    @override
     def rebuild_(self, embeddings: Tensor | None = None) -> Self:
-        """Set up everything anew, for new embeddings ``(C, d)`` if there are any."""
         if embeddings is not None:
             self.embeddings.copy_(self._rows(embeddings, self.n_classes))
         self._refreshed(None)
         return self
 
+    @override
     def extra_repr(self) -> str:
-        """For ``repr``."""
         return f"n_classes={self.n_classes}, dim={self.dim}"
 
     def _rows(self, embeddings: Tensor, n: int) -> Tensor:
-        """Embeddings as they are held, once they have been looked at."""
+        """Check embeddings and bring them to the form in which they are held."""
         check_tensor("class_embeddings", embeddings, [(n, self.dim)])
         return embeddings.detach()
 
@@ -179,4 +175,4 @@ class EmbeddingSampler(Sampler):
             self._refresh(ids)
 
     def _refresh(self, ids: Tensor | None) -> None:
-        """Bring what was computed from the embeddings of some classes, or of all, up to date."""
+        """Recompute what depends on the embeddings of these classes, or of all classes."""

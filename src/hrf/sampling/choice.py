@@ -1,4 +1,4 @@
-"""One step of a draw: a branch by its weight."""
+"""One step of a draw: choose a branch by its weight."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["choose", "chosen_products"]
 
 
 def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
-    """Branches drawn with replacement, in proportion to their weights: ``(..., n) -> (..., draws)``.
+    """Draw branches with replacement, in proportion to their weights: ``(..., n) -> (..., draws)``.
 
-    A branch of weight 0 is never drawn; one of the weights of a row has to be positive.
+    A branch of weight 0 is never drawn; each row needs a positive weight.
     """
     ends = weights.cumsum(-1)
     u = torch.rand(
@@ -24,12 +24,12 @@ def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
 
 
 def chosen_products(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
-    """The products of each x with rows of its own: ``(N, D), (R, D), (N, j) -> (N, j)``."""
+    """Multiply each x with its own choice of rows: ``(N, D), (R, D), (N, j) -> (N, j)``."""
     if index.shape[1] >= len(rows):
         return (x @ rows.mT).gather(1, index)
     if x.device.type != "cpu":
         return (rows[index] @ x.unsqueeze(-1)).squeeze(-1)
-    # As entries of the product x rowsᵀ at the places of a sparse matrix: the rows are read and never copied.
+    # Entries of the product x rowsᵀ at the places of a sparse matrix: rows are read and never copied.
     starts = torch.arange(len(x) + 1) * index.shape[1]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
@@ -38,6 +38,6 @@ def chosen_products(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
             index.flatten(),
             x.new_zeros(index.numel()),
             size=(len(x), len(rows)),
-            check_invariants=False,  # columns of a row need no order here
+            check_invariants=False,  # the columns of a row need no order here
         )
     return torch.sparse.sampled_addmm(places, x, rows.mT, beta=0.0).values().view(index.shape)

@@ -1,4 +1,4 @@
-"""Draws from the softmax itself, at a cost that grows with the number of classes."""
+"""Exact draws from the softmax, at a cost that grows with the number of classes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor
 
+from hrf.sampling import tuning
 from hrf.sampling.base import EmbeddingSampler, Samples
 from hrf.sampling.choice import choose
 
 __all__ = ["ExactSoftmaxSampler"]
 
-_BLOCK = 1 << 26  # logits at a time, 256 MB in float32
-
 
 class ExactSoftmaxSampler(EmbeddingSampler):
-    """q(c | x) = exp(xᵀy_c) / Σ exp(xᵀy): what the others are measured against. Draws are independent.
+    """q(c | x) = exp(xᵀy_c) / Σ exp(xᵀy): the reference for all other samplers. Draws are independent.
 
     Args:
         class_embeddings: y, ``(C, d)``; a copy is kept.
@@ -27,7 +26,7 @@ class ExactSoftmaxSampler(EmbeddingSampler):
         super().__init__(class_embeddings, torch.promote_types(class_embeddings.dtype, torch.float32))
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        # First one of √C groups, then one of its √C classes: a running sum over all would lose the small ones.
+        # First one of √C groups, then one of its √C classes: a running sum over all classes would lose small ones.
         size = math.isqrt(self.n_classes - 1) + 1
         drawn = [self._sample_block(logits, size, k, generator) for logits in self._logits(queries, size)]
         return Samples(*map(torch.cat, zip(*drawn, strict=True)))
@@ -44,10 +43,10 @@ class ExactSoftmaxSampler(EmbeddingSampler):
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         blocks = zip(self._logits(queries), ids.split(self._rows_at_once()), strict=True)
-        return torch.cat([logits.log_softmax(-1).gather(-1, some) for logits, some in blocks])
+        return torch.cat([logits.log_softmax(-1).gather(-1, block) for logits, block in blocks])
 
     def _logits(self, queries: Tensor, multiple: int = 1) -> Iterator[Tensor]:
-        """Logits of some queries after others, ``(n, ·)``, with −inf up to a multiple of some number."""
+        """Yield logits block by block, ``(n, ·)``, padded with −inf to a multiple of ``multiple``."""
         y = self.embeddings.to(torch.promote_types(self.embeddings.dtype, queries.dtype))
         for x in queries.to(y.dtype).split(self._rows_at_once()):
             logits = x.new_empty(len(x), math.ceil(len(y) / multiple) * multiple)
@@ -56,4 +55,4 @@ class ExactSoftmaxSampler(EmbeddingSampler):
             yield logits
 
     def _rows_at_once(self) -> int:
-        return max(1, _BLOCK // self.n_classes)
+        return max(1, tuning.LOGITS // self.n_classes)

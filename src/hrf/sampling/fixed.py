@@ -1,4 +1,4 @@
-"""Samplers that do not look at the query."""
+"""Samplers whose draws do not depend on the query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LogUniformSampler", "UniformSampler"]
 
 
 class UniformSampler(Sampler):
-    """Distinct classes, all sets of k equally likely: q = 1/C, and with k = C every class comes once.
+    """Distinct classes, all sets of k equally likely: q = 1/C; with k = C every class is drawn once.
 
     >>> import torch, hrf
     >>> ids, log_probs = hrf.sampling.UniformSampler(1000).sample(torch.zeros(7, 20), k=40)
@@ -22,8 +22,8 @@ class UniformSampler(Sampler):
     """
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        # Floyd's algorithm: the j-th of k draws may take one class more, and takes just that one where its
-        # number is drawn already.
+        # Floyd's algorithm: each draw may take one class more than the draw before, and takes that newest class if
+        # it hits a class drawn already.
         ids = queries.new_empty(len(queries), k, dtype=torch.long)
         for j, newest in enumerate(range(self.n_classes - k, self.n_classes)):
             drawn = torch.randint(newest + 1, (len(queries),), generator=generator, device=queries.device)
@@ -38,7 +38,7 @@ class UniformSampler(Sampler):
 class LogUniformSampler(Sampler):
     """Zipf's law for classes sorted by falling frequency: q(c) = log((c + 2)/(c + 1)) / log(C + 1).
 
-    Draws are independent, so that a class may come twice.
+    Draws are independent, so a class may be drawn twice.
     """
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:

@@ -1,12 +1,12 @@
-"""Softmax sampling by random features: K̂(x, c) = φ(x)·ψ(y_c), and sums over classes need one product a query.
+"""Softmax sampling by random features: K̂(x, c) = φ(x)·ψ(y_c), so a sum over classes is one product per query.
 
-A tree over the classes holds in each node the sum of ψ(y_c) below it, so that φ(x) times a node is the estimated mass
-of all its classes. A draw walks down, from branch to branch in proportion to these, and its probability is the product
-of those of the branches it took: known exactly, whatever the estimates are worth.
+A tree over the classes holds in each node the sum of ψ(y_c) below it: φ(x) times a node is the estimated mass of all
+its classes. A draw walks down, choosing branches in proportion to their masses, and its probability is the product of
+the probabilities of these branches: known exactly, however good or bad the estimates are.
 
-Levels, from the top: at most `_TOP` nodes, which every query multiplies all at once; then `_FAN` children a node; at
-the bottom ``leaf_size`` classes a node, whose features are computed when a draw gets there, since those of all
-classes would take ``leaf_size`` times the memory of the rest.
+Levels, from the top: at most `tuning.TOP` nodes, which every query multiplies at once; then `tuning.FAN` children per
+node; at the bottom ``leaf_size`` classes per node, whose features are computed when a draw gets there, since the
+features of all classes would take ``leaf_size`` times the memory of the nodes.
 """
 
 from __future__ import annotations
@@ -19,48 +19,40 @@ from itertools import pairwise
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from hrf.features.arguments import check_positive
 from hrf.features.base import FeatureMap, Features
 from hrf.projections import check_count
+from hrf.sampling import tuning
 from hrf.sampling.base import EmbeddingSampler, Samples
 from hrf.sampling.choice import choose, chosen_products
 
 __all__ = ["SoftmaxSampler"]
 
-_TOP = 4096
-_FAN = 4
-_LEAF, _HELD = 4, 1 << 28  # classes a leaf, if the features of all classes take more bytes than this
-_BLOCK = 1 << 23  # features at a time, 32 MB in float32
-_QUERIES = 2048  # at a time
-_HEADROOM = 20.0  # by which a new class may exceed the common log scale before all is scaled anew
-_SMALLEST = 1e-20  # of features of queries, whose largest is about 1
-_SHARE = 0.1  # of uniform draws, for maps whose estimates can be negative
-
 
 class SoftmaxSampler(EmbeddingSampler):
-    """Draws classes in proportion to the estimated kernel, independently, in O(features · log C) a draw.
+    """Independent draws in proportion to the estimated kernel, in O(features · log C) per draw.
 
-    For a map without negative estimates q(c | x) = K̂(x, c) / Σ K̂(x, c'). Others can estimate a mass below 0: such a
-    branch is not taken, and where all branches of a node are like that, one is taken in proportion to the number of its
+    For a map without negative estimates q(c | x) = K̂(x, c) / Σ K̂(x, c'). Other maps can estimate a mass below 0: such a
+    branch is not taken, and if all branches of a node are like that, one is drawn in proportion to its number of
     classes. So that no class becomes unreachable, a share ε of the draws is uniform: q = (1 − ε) q_tree + ε/C.
 
     Memory: the copy of the embeddings, C·d numbers, and up to 4/3 · C/leaf_size · features for the nodes. A million
     classes of length 200 and 256 features take 0.80 GB and 0.34 GB in float32, with leaves of 4.
 
-    Nodes above an updated class are summed anew from their children, so that no error grows with the number of updates,
-    and an update equals a rebuild. Embeddings that changed elsewhere and were not handed in make draws less good,
-    never their probabilities wrong. `rebuild_` is for new embeddings of all classes, and after
-    ``feature_map.redraw_()``.
+    An update recomputes the nodes above a class from their children, so no error accumulates, and an update equals a
+    rebuild. Embeddings that changed elsewhere and were not handed in make draws less good, never their probabilities
+    wrong. Call `rebuild_` for new embeddings of all classes, and after ``feature_map.redraw_()``.
 
     Args:
         class_embeddings: y, ``(C, d)``; a copy is kept.
         feature_map: any map for vectors of length d, without heads, for the softmax or the Gaussian kernel.
         radius: give queries and embeddings this length r before they are mapped, so that the kernel is exp(r² cos θ);
             ``None`` leaves them as they are.
-        uniform_share: ε; by default 0 for maps without negative estimates and 0.1 for others.
-        leaf_size: classes a leaf; more of them save memory and cost time. With 1 the features of all classes are held:
-            the default where they take at most 256 MB, and else 4.
+        uniform_share: ε; by default 0 for maps without negative estimates and 0.1 for other maps.
+        leaf_size: classes per leaf; larger leaves save memory and cost time. With 1 the features of all classes are
+            held: the default if they take at most 256 MB, and else 4.
 
     >>> import torch, hrf
     >>> _ = torch.manual_seed(0)
@@ -89,15 +81,15 @@ class SoftmaxSampler(EmbeddingSampler):
             raise TypeError(f"feature_map is a {type(feature_map).__name__}; expected a FeatureMap")
         if feature_map.heads is not None or not feature_map.factorised:
             raise ValueError(
-                f"the feature map has heads={feature_map.heads}, factorised={feature_map.factorised}; expected one "
-                "without heads whose estimates are products of features"
+                f"the feature map has heads={feature_map.heads}, factorised={feature_map.factorised}; expected a "
+                "map without heads whose estimates are products of features"
             )
         share = uniform_share
         if share is None:
-            share = 0.0 if feature_map.nonnegative else _SHARE
+            share = 0.0 if feature_map.nonnegative else tuning.UNIFORM_SHARE
         if not 0 <= share < 1:
             raise ValueError(f"uniform_share is {share}; expected 0 ≤ uniform_share < 1")
-        self._radius = radius  # before the embeddings, which are brought to it
+        self._radius = radius  # set before the embeddings, which are scaled to it
         dtype = torch.promote_types(class_embeddings.dtype, feature_map.dtype)
         super().__init__(class_embeddings, torch.promote_types(dtype, torch.float32))
         if feature_map.dim != self.dim:
@@ -108,23 +100,23 @@ class SoftmaxSampler(EmbeddingSampler):
         self.uniform_share = share
         if leaf_size is None:
             held = self.n_classes * feature_map.feature_dim * self.embeddings.itemsize
-            leaf_size = 1 if held <= _HELD else _LEAF
+            leaf_size = 1 if held <= tuning.HELD else tuning.LEAF
         self.leaf_size = check_count("leaf_size", leaf_size)
         self._spans = _spans(self.n_classes, self.leaf_size)
         count = math.ceil(self.n_classes / self._spans[0])
         for level, _ in enumerate(self._spans):
-            nodes = self.embeddings.new_zeros(count * _FAN**level, feature_map.feature_dim)
+            nodes = self.embeddings.new_zeros(count * tuning.FAN**level, feature_map.feature_dim)
             self.register_buffer(f"level_{level}", nodes)
         self.register_buffer("log_scale", self.embeddings.new_zeros(()))
         self.rebuild_()
 
     @property
     def levels(self) -> list[Tensor]:
-        """Nodes from the top to the bottom, ``(nodes, features)`` each, over exp(`log_scale`)."""
+        """Nodes from the top to the bottom, ``(nodes, features)`` per level, divided by exp(`log_scale`)."""
         return [self.get_buffer(f"level_{level}") for level in range(len(self._spans))]
 
+    @override
     def extra_repr(self) -> str:
-        """For ``repr``."""
         sizes = f"radius={self._radius}, uniform_share={self.uniform_share}, leaf_size={self.leaf_size}"
         return f"{super().extra_repr()}, {sizes}"
 
@@ -146,29 +138,29 @@ class SoftmaxSampler(EmbeddingSampler):
             torch.sum(below, 1, out=above)
 
     def _replace(self, leaves: Tensor) -> bool:
-        """Sum some leaves and all nodes above them anew, unless they exceed the common scale by too much."""
+        """Recompute these leaves and all nodes above them; return False if they exceed the common scale too far."""
         sums, log_scale = self._leaf_sums(leaves)
-        if log_scale > self.log_scale + _HEADROOM:
+        if log_scale > self.log_scale + tuning.HEADROOM:
             return False
         self.levels[-1][leaves] = sums.mul_((log_scale - self.log_scale).exp())
         nodes = leaves
         for above, below in self._pairs():
-            nodes = (nodes // _FAN).unique()
+            nodes = (nodes // tuning.FAN).unique()
             above[nodes] = below[nodes].sum(1)
         return True
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Nodes and their children, ``(n, features)`` and ``(n, fan, features)``, from the bottom to the top."""
+        """Yield nodes and their children, ``(n, features)`` and ``(n, fan, features)``, from the bottom to the top."""
         for below, above in pairwise(reversed(self.levels)):
-            yield above, below.unflatten(0, (-1, _FAN))
+            yield above, below.unflatten(0, (-1, tuning.FAN))
 
     def _leaf_sums(self, leaves: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Sums of the features of the classes in some leaves, ``(leaves, features)``, and their one log scale."""
+        """Sum the features of the classes per leaf: ``(leaves, features)`` and their common log scale."""
         out = self.embeddings.new_empty(len(leaves), self.feature_map.feature_dim) if out is None else out
         scales = []
         places = out[: len(leaves)].split(self._leaves_at_once())
-        for some, place in zip(leaves.split(self._leaves_at_once()), places, strict=True):
-            (values, log_scale), real = self._leaf_features(some)
+        for block, place in zip(leaves.split(self._leaves_at_once()), places, strict=True):
+            (values, log_scale), real = self._leaf_features(block)
             scales.append(log_scale.masked_fill(~real, -torch.inf).amax())
             weights = (log_scale - scales[-1]).exp() * real
             torch.matmul(weights.unsqueeze(-2), values, out=place.unsqueeze(-2))
@@ -181,7 +173,7 @@ class SoftmaxSampler(EmbeddingSampler):
         return out, log_scale
 
     def _leaf_features(self, leaves: Tensor) -> tuple[Features, Tensor]:
-        """Features of the classes in leaves, ``(n, leaf_size, ·)`` without the scales' last axis, and which exist."""
+        """Compute features of the classes in leaves, ``(n, leaf_size, ·)`` and one scale each, and which exist."""
         ids = leaves.unsqueeze(-1) * self.leaf_size + torch.arange(self.leaf_size, device=leaves.device)
         real = ids < self.n_classes
         y = self.embeddings.index_select(0, ids.clamp(max=self.n_classes - 1).flatten()).unsqueeze(0)
@@ -190,33 +182,33 @@ class SoftmaxSampler(EmbeddingSampler):
         return Features(values.view(*ids.shape, -1), log_scale.view(ids.shape)), real
 
     def _leaves_at_once(self) -> int:
-        return max(1, _BLOCK // (self.leaf_size * self.feature_map.feature_dim))
+        return max(1, tuning.BLOCK // (self.leaf_size * self.feature_map.feature_dim))
 
     # The walk down.
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        drawn = [self._walk(x, k, generator, None) for x in self._features(queries).split(_QUERIES)]
+        drawn = [self._walk(x, k, generator, None) for x in self._features(queries).split(tuning.QUERIES)]
         return Samples(*map(torch.cat, zip(*drawn, strict=True)))
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
-        blocks = zip(self._features(queries).split(_QUERIES), ids.split(_QUERIES), strict=True)
-        return torch.cat([self._walk(x, ids.shape[1], None, some).log_probs for x, some in blocks])
+        blocks = zip(self._features(queries).split(tuning.QUERIES), ids.split(tuning.QUERIES), strict=True)
+        return torch.cat([self._walk(x, ids.shape[1], None, block).log_probs for x, block in blocks])
 
     def _features(self, queries: Tensor) -> Tensor:
-        """Features of the queries, ``(N, features)``; what scale a row has cancels."""
+        """Compute features of the queries, ``(N, features)``; the scale of a row cancels."""
         values, _ = self.feature_map.scaled_queries(self._at_radius(queries.to(self.embeddings.dtype)))
-        # The processor is slow where numbers are too small to be normal, and products with these would be.
-        return values.masked_fill_(values.abs() < _SMALLEST, 0)
+        # Products with tiny features would be subnormal numbers, on which processors are slow.
+        return values.masked_fill_(values.abs() < tuning.SMALLEST, 0)
 
     def _walk(self, x: Tensor, k: int, generator: Generator | None, ids: Tensor | None) -> Samples:
-        """Draws for queries, or the way to given classes: ``(n, features) -> (n, k)``."""
+        """Draw for queries, or follow the way to given classes: ``(n, features) -> (n, k)``."""
         forced = self._uniform(len(x), k, generator) if ids is None else ids
         step = partial(self._step, forced=forced, drawn=ids is None, generator=generator)
         top, *levels = self.levels
         nodes = torch.arange(len(top), device=x.device).view(1, 1, -1)
         node, log_q = step((x @ top.mT).unsqueeze(1), nodes, self._spans[0], k)
         for level, span in zip(levels, self._spans[1:], strict=True):
-            nodes = node.unsqueeze(-1) * _FAN + torch.arange(_FAN, device=x.device)  # (n, k, fan)
+            nodes = node.unsqueeze(-1) * tuning.FAN + torch.arange(tuning.FAN, device=x.device)  # (n, k, fan)
             masses = chosen_products(x, level, nodes.flatten(1)).view(nodes.shape)
             node, log_p = step(masses, nodes, span, 1)
             log_q += log_p
@@ -227,7 +219,7 @@ class SoftmaxSampler(EmbeddingSampler):
         return Samples(node, self._mixed(log_q))
 
     def _leaf_masses(self, x: Tensor, leaves: Tensor) -> Tensor:
-        """Estimates for the classes of a leaf, on one scale: ``(n, features), (n, k) -> (n, k, leaf_size)``."""
+        """Estimate masses of the classes of leaves, on one scale: ``(n, features), (n, k) -> (n, k, leaf_size)``."""
         n = max(1, self._leaves_at_once() // leaves.shape[1])
         return torch.cat(
             [self._leaf_block(*block) for block in zip(x.split(n), leaves.split(n), strict=True)]
@@ -250,14 +242,14 @@ class SoftmaxSampler(EmbeddingSampler):
         drawn: bool,
         generator: Generator | None,
     ) -> tuple[Tensor, Tensor]:
-        """One of the nodes for each draw, and the logarithm of its probability, ``(n, k)`` both.
+        """Choose a node per draw; return nodes and the logarithms of their probabilities, ``(n, k)`` both.
 
         Args:
             masses: estimates, ``(n, r, branches)``, for r · draws = k.
-            nodes: their numbers in their level.
-            span: classes a node.
-            draws: how many share the row.
-            forced: classes to which the way is given; negative where it is to be drawn.
+            nodes: their indices in the level.
+            span: classes per node.
+            draws: number of draws per row.
+            forced: classes whose way is given; negative where branches are drawn.
             drawn: whether there is anything to draw.
             generator: the source of randomness.
         """
@@ -276,7 +268,7 @@ class SoftmaxSampler(EmbeddingSampler):
         return (nodes[..., :1] + branch).flatten(1), log_p.flatten(1)
 
     def _uniform(self, n: int, k: int, generator: Generator | None) -> Tensor | None:
-        """Classes for the share of uniform draws, −1 for the others: ``(n, k)``."""
+        """Draw classes for the share of uniform draws, −1 for all other draws: ``(n, k)``."""
         if not self.uniform_share:
             return None
         device = self.embeddings.device
@@ -292,8 +284,8 @@ class SoftmaxSampler(EmbeddingSampler):
 
 
 def _spans(n_classes: int, leaf_size: int) -> list[int]:
-    """Classes a node, level by level from the top."""
+    """Count the classes per node, level by level from the top."""
     spans = [leaf_size]
-    while n_classes > _TOP * spans[0]:
-        spans.insert(0, spans[0] * _FAN)
+    while n_classes > tuning.TOP * spans[0]:
+        spans.insert(0, spans[0] * tuning.FAN)
     return spans

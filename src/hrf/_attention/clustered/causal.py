@@ -26,7 +26,7 @@ def prepare_clustered(
 
     Key centres stay where they were fitted: centres that move with the keys would let later keys in.
     """
-    feature_map = feature_map.fixed()
+    feature_map = feature_map.with_fixed_centres()
     if feature_map.exact is None:
         return prepare(inputs, feature_map, rule, carry)
     past = _past(inputs, feature_map, None if carry is None else carry.past)

@@ -1,4 +1,4 @@
-"""Hugging Face Transformers: attention in linear time by name, or fitted to a trained model.
+"""Hugging Face Transformers: linear attention by name, or with maps fitted to a trained model.
 
 >>> import torch, transformers
 >>> from hrf.integrations.transformers import convert

@@ -1,7 +1,7 @@
 """Attention functions for Hugging Face models, and the maps they use.
 
-Maps are kept in a dictionary ``hrf_maps`` on each attention module. They are no part of ``state_dict``: made maps
-are given by their seed, fitted ones have files of their own. They move to the device of the queries.
+Each attention module keeps its maps in a dictionary ``hrf_maps``. They are no part of ``state_dict``: a seed determines
+maps that are made, and fitted maps have files of their own. Maps move to the device of the queries.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from hrf.nn.values import drop_keys, unit_values
 
 __all__ = ["FITTED", "attend", "load_maps", "register", "save_maps", "switch", "use_maps"]
 
-FITTED = "hrf_fitted"  # the implementation that uses fitted maps
+FITTED = "hrf_fitted"  # name of the implementation that uses fitted maps
 
 _registrations = itertools.count()
 
 
 def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: int = 0) -> None:
-    """Make ``attn_implementation=name`` known to Transformers: linear attention with maps that need no data.
+    """Register ``attn_implementation=name`` with Transformers: linear attention with maps that need no data.
 
-    Encoders, decoders and cross-attention, grouped queries, padding and causal masks, generation with a cache. Masks
-    and arguments that linear attention cannot honour raise an error. Dropout is that of
-    `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time, where a model
-    tells its layers (Llama does, GPT-2 does not).
+    Works for encoders, decoders and cross-attention, with grouped queries, padding, causal masks and generation with a
+    cache. Masks and arguments that linear attention cannot honour raise an error. Dropout drops keys, as in
+    `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time, if the model
+    passes it to its layers (Llama does, GPT-2 does not).
 
     Args:
-        name: of the implementation.
-        feature_map: as in `hrf.nn.MultiheadAttention`, but for a map itself. Each layer makes its own at its
-            first call, with a head for each query head.
-        seed: of ω; layer i draws with ``seed + i``, so that a model has the same maps whenever it is loaded.
+        name: name of the implementation.
+        feature_map: as in `hrf.nn.MultiheadAttention`, except that it cannot be a map itself. Each layer makes its
+            own map at its first call, with one head per query head.
+        seed: seed of ω; layer i draws with ``seed + i``, so that a model has the same maps whenever it is loaded.
 
     >>> import transformers, hrf.integrations.transformers
     >>> hrf.integrations.transformers.register("hrf", "positive")
@@ -54,7 +54,7 @@ def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: 
 
 
 class _Attention:
-    """What Transformers calls in a layer; subclasses say where the map comes from."""
+    """Attention function that Transformers calls in a layer; subclasses provide the map."""
 
     def __call__(
         self,
@@ -87,9 +87,11 @@ class _Attention:
 
 
 class _Made(_Attention):
+    """Attention with maps from a maker, one per module."""
+
     def __init__(self, maker: Maker, seed: int) -> None:
         self.maker, self.seed = maker, seed
-        self.key = f"{next(_registrations)}"  # a name may be registered again, with other maps
+        self.key = f"{next(_registrations)}"  # a name may be registered twice, with different maps
 
     def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
         maps = _maps(module)
@@ -101,6 +103,8 @@ class _Made(_Attention):
 
 
 class _Fitted(_Attention):
+    """Attention with maps from `convert` or `load_maps`."""
+
     def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
         if FITTED not in _maps(module):
             raise ValueError(
@@ -119,16 +123,16 @@ AttentionInterface.register(FITTED, _Fitted())
 
 
 def attend(call: Call, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
-    """`hrf.attention` for a call, ``(B, H, L, d_v)``: causal queries may be fewer than the keys in a cache."""
+    """Run `hrf.attention` for a call: ``(B, H, L, d_v)``. A cache may hold more keys than there are causal queries."""
     feature_map.to(call.query.device)
     query, length, cached = call.query, call.query.shape[2], call.key.shape[2] - call.query.shape[2]
     if call.is_causal:
-        feature_map = feature_map.fixed()
+        # A single query attends to all keys so far and is no causal call, but centres must stay for it, too.
+        feature_map = feature_map.with_fixed_centres()
     paired = call.is_causal and length > 1
     if paired and cached:
-        query = F.pad(
-            query, (0, 0, cached, 0)
-        )  # queries for the keys in the cache, whose outputs are dropped
+        # Queries for the keys in the cache; their outputs are dropped.
+        query = F.pad(query, (0, 0, cached, 0))
     output = attention(
         query,
         call.key,
@@ -143,7 +147,7 @@ def attend(call: Call, feature_map: FeatureMap, denominator: str | Denominator =
 
 
 def switch(model: PreTrainedModel, name: str) -> None:
-    """Let a model use an implementation of attention, or say that it cannot."""
+    """Let a model use an implementation of attention; refuse a model that cannot."""
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(
@@ -159,7 +163,7 @@ def use_maps(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> None:
 
 
 def save_maps(model: PreTrainedModel, folder: str | PathLike[str]) -> None:
-    """Write the fitted maps of a converted model, one ``.safetensors`` file a layer (the model is saved as ever)."""
+    """Write the fitted maps of a converted model, one ``.safetensors`` file per layer; save the model as always."""
     maps = {name: module.__dict__.get("hrf_maps", {}) for name, module in model.named_modules()}
     found = {name: own[FITTED] for name, own in maps.items() if FITTED in own}
     if not found:
@@ -173,5 +177,5 @@ def load_maps(model: PreTrainedModel, folder: str | PathLike[str]) -> None:
     """Let a model use the maps that `save_maps` wrote."""
     paths = sorted(Path(folder).glob("*.safetensors"))
     if not paths:
-        raise FileNotFoundError(f"{folder} has no .safetensors files; expected those of save_maps")
+        raise FileNotFoundError(f"{folder} has no .safetensors files; expected the files of save_maps")
     use_maps(model, {path.stem: load(path) for path in paths})

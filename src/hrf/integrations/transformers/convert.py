@@ -1,4 +1,4 @@
-"""A trained model with exact attention becomes one with attention in linear time, by maps fitted to its own data."""
+"""Convert a trained model from exact to linear attention, with maps fitted to its own data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FITS: dict[str, Fit] = {
 
 
 class Report(NamedTuple):
-    """What `convert` measured, by the names of the attention modules."""
+    """Measurements of `convert`, by the names of the attention modules."""
 
     layers: dict[str, LayerReport]
 
@@ -69,19 +69,19 @@ def convert(
     """Fit a map to the queries and keys of every attention layer, and let the model use them.
 
     The model runs on the batches with exact attention. Afterwards its implementation of attention is
-    ``"hrf_fitted"``; ``model.set_attn_implementation("sdpa")`` is the way back, `save_maps` writes the maps.
+    ``"hrf_fitted"``. ``model.set_attn_implementation("sdpa")`` is the way back; `save_maps` writes the maps.
 
     Args:
-        model: of Transformers, with attention that linear attention can stand in for (see `register`).
-        calibration_batches: what the model takes: mappings of arguments, or ``input_ids``.
+        model: model of Transformers, with attention that linear attention can replace (see `register`).
+        calibration_batches: inputs of the model: mappings of arguments, or ``input_ids``.
         feature_map: ``"clustered"`` (64 × 64 clusters, separable), ``"fitted"`` (`hrf.Exponential.fit`, 256
             features), ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a function of ``(queries, keys,
             heads=...)`` that returns a map, such as ``functools.partial(hrf.ClusteredHybrid.fit,
             base="separable", n_clusters=(64, 64), recenter=True, exact_share=0.1)``.
-        test_batches: batches to measure errors on; by default the last quarter of the others is kept for that.
-        max_tokens: how many queries and keys of a head to fit to, at most: an equal number of each batch.
-        seed: of ω and of the choice of tokens.
-        progress: show a bar on stderr, if that is a terminal.
+        test_batches: batches to measure errors on; by default the last quarter of ``calibration_batches`` is held out.
+        max_tokens: largest number of queries and keys per head to fit to, the same number from each batch.
+        seed: seed of ω and of the choice of tokens.
+        progress: show a bar on stderr, if stderr is a terminal.
     """
     if isinstance(feature_map, str):
         if feature_map not in FITS:
@@ -111,7 +111,7 @@ def convert(
 
 
 def _split(batches: list[Batch], tests: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
-    """Batches to fit to, and to measure on."""
+    """Return batches to fit to and batches to measure on."""
     if tests is not None:
         return batches, list(tests)
     if len(batches) < 2:

@@ -1,8 +1,8 @@
 """Masks for Hugging Face models, as far as linear attention can honour them: padding of keys, and causality.
 
-A model makes its mask once (`mask`, registered with Transformers) and hands it to the attention of every layer
-(`Call.of`). Between the two, causal masks are ``(B, S)``, with S the number of keys up to the last query, and
-bidirectional ones ``(B, 1, 1, S)``, which broadcasts to what it means: True for keys to attend to.
+A model makes its mask once (`mask`, registered with Transformers) and passes it to the attention of every layer
+(`Call.of`). In between, a causal mask is ``(B, S)``, with S the number of keys up to the last query, and a
+bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks keys to attend to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Call", "mask"]
 
 _WHY = "linear attention never forms the weight of a pair: it honours causality and padding of keys, no other mask"
 
-# Arguments that change the weights, of models that pass them on.
+# Arguments that change the weights, and that models of Transformers may pass.
 _REFUSED = ("position_bias", "softcap", "s_aux", "cache")
 
 
@@ -39,9 +39,10 @@ def mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Tensor:
-    """What Transformers calls to make a mask; see `transformers.masking_utils.sdpa_mask` for the arguments.
+    """Make a mask for Transformers; see `transformers.masking_utils.sdpa_mask` for the arguments.
 
-    Patterns other than those two are looked at: a window that is wider than the sequence is no restriction.
+    Patterns that are neither causal nor bidirectional are formed and compared with both: a window wider than the
+    sequence, for instance, is no restriction.
     """
     if attention_mask is not None and attention_mask.ndim != 2:
         raise ValueError(
@@ -72,7 +73,7 @@ def mask(
 
 
 class Call(NamedTuple):
-    """What the attention of a layer was called with.
+    """Arguments of one call of the attention of a layer.
 
     Attributes:
         query: ``(B, H, L, d)``.
@@ -80,7 +81,7 @@ class Call(NamedTuple):
         value: ``(B, H_kv, S, d_v)``.
         ignore: keys to ignore, booleans ``(B, S)``, or ``None``.
         is_causal: whether query i sees the keys 0 … S − L + i only.
-        scale: of the logits.
+        scale: factor of the logits.
     """
 
     query: Tensor
@@ -102,7 +103,7 @@ class Call(NamedTuple):
         is_causal: bool | None,
         others: dict[str, Any],
     ) -> Call:
-        """From the arguments that Transformers passes; an error for what cannot be honoured."""
+        """Read the arguments that Transformers passes; refuse those that cannot be honoured."""
         for name in _REFUSED:
             if others.get(name) is not None:
                 raise ValueError(
@@ -134,5 +135,5 @@ class Call(NamedTuple):
         return cls(query, key, value, ignore, causal, scale)
 
     def for_queries(self, tensor: Tensor) -> Tensor:
-        """Keys or values with a head for each query head."""
+        """Repeat the heads of keys or values, one per query head."""
         return tensor.repeat_interleave(self.query.shape[1] // tensor.shape[1], 1)

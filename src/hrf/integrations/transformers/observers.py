@@ -1,4 +1,4 @@
-"""Exact attention that looks at what it computes: to collect queries and keys, and to measure maps."""
+"""Exact attention that observes its calls: to collect queries and keys, and to measure maps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from typing_extensions import override
 
 from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
-from hrf.features.clustered import ClusteredHybrid
 from hrf.integrations.transformers.attention import attend, switch
 from hrf.integrations.transformers.masks import Call, mask
 
@@ -23,12 +23,12 @@ _NAME = "hrf_observed"
 
 
 class LayerReport(NamedTuple):
-    """How well the map of a layer does on data it was not fitted to.
+    """Errors of the map of a layer on data it was not fitted to.
 
     Attributes:
-        errors: ‖Ô − O‖_F / ‖O‖_F of each head, for the exact outputs O of its exact inputs.
-        clamped: the share of denominators that were far too small (see `hrf.Denominator`).
-        exact_share: the share of pairs of tokens that are computed exactly.
+        errors: ‖Ô − O‖_F / ‖O‖_F per head, for the exact outputs O of exact inputs.
+        clamped: share of denominators that were far too small (see `hrf.Denominator`).
+        exact_share: share of pairs of tokens that are computed exactly.
     """
 
     errors: list[float]
@@ -37,7 +37,7 @@ class LayerReport(NamedTuple):
 
 
 class Observer:
-    """Exact attention, as Transformers calls it; subclasses look at each call and its output."""
+    """Exact attention, as Transformers calls it; subclasses see each call and its output."""
 
     def __call__(
         self,
@@ -57,13 +57,13 @@ class Observer:
         return output.transpose(1, 2), None
 
     def see(self, module: nn.Module, call: Call, output: Tensor) -> None:
-        """Look at a call and its output, ``(B, H, L, d_v)``."""
+        """Take note of a call and its output, ``(B, H, L, d_v)``."""
         raise NotImplementedError
 
 
 @contextmanager
 def observed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
-    """While the block runs, the model is in evaluation mode and its attention is that of the observer."""
+    """Put the model in evaluation mode, with the attention of the observer, while the block runs."""
     before, modes = model.config._attn_implementation, [(m, m.training) for m in model.modules()]
     AttentionMaskInterface.register(_NAME, mask)
     AttentionInterface.register(_NAME, observer)
@@ -89,17 +89,17 @@ def _exact(call: Call) -> Tensor:
 
 
 def _tokens(vectors: Tensor, ignore: Tensor | None) -> Tensor:
-    """All that are not padding, by head: ``(B, H, N, d) -> (H, M, d)``. Queries of other keys have no padding."""
+    """Drop padding and join the batch: ``(B, H, N, d) -> (H, M, d)``. Queries of cross-attention have no padding."""
     flat = vectors.movedim(1, 0).flatten(1, 2)
     return flat if ignore is None or ignore.shape[1] != vectors.shape[2] else flat[:, ~ignore.flatten()]
 
 
 class Recorder(Observer):
-    """Keeps queries and keys of every module, scaled so that exp(qᵀk) is the kernel.
+    """Recorder of queries and keys of every module, scaled so that exp(qᵀk) is the kernel.
 
     Args:
-        quota: how many of each to keep of a call, at random.
-        seed: of that choice.
+        quota: number of queries and of keys to keep per call, chosen at random.
+        seed: seed of that choice.
 
     Attributes:
         samples: lists of queries and of keys, ``(H, N, d)`` each, by module.
@@ -109,8 +109,8 @@ class Recorder(Observer):
         self.quota, self.generator = quota, Generator().manual_seed(seed)
         self.samples: dict[nn.Module, tuple[list[Tensor], list[Tensor]]] = {}
 
+    @override
     def see(self, module: nn.Module, call: Call, output: Tensor) -> None:
-        """Keep some of both."""
         kept = self.samples.setdefault(module, ([], []))
         for sample, vectors in zip(kept, (call.query, call.for_queries(call.key)), strict=True):
             tokens = _tokens(vectors, call.ignore)
@@ -119,35 +119,34 @@ class Recorder(Observer):
 
 
 class Meter(Observer):
-    """Measures maps on exact inputs.
+    """Meter of the errors of maps on exact inputs.
 
     Args:
-        maps: by module.
+        maps: maps by module.
     """
 
     def __init__(self, maps: Mapping[nn.Module, FeatureMap]) -> None:
         self.maps = maps
-        self._squares: dict[nn.Module, Tensor] = {}  # Σ(Ô − O)² and ΣO² of each head: (2, H)
+        self._squares: dict[nn.Module, Tensor] = {}  # Σ(Ô − O)² and ΣO² per head: (2, H)
         self._rules = {module: Denominator() for module in maps}
         self._exact: dict[nn.Module, list[float]] = {module: [] for module in maps}
 
+    @override
     def see(self, module: nn.Module, call: Call, output: Tensor) -> None:
-        """Compare the output with that of the map."""
         phi = self.maps[module]
         estimate = attend(call, phi, self._rules[module])
         both = torch.stack([_tokens(u, call.ignore) for u in (estimate - output, output)])
         squares = both.double().square().sum((-2, -1)).cpu()
         self._squares[module] = self._squares.get(module, 0) + squares
-        if isinstance(phi, ClusteredHybrid):
-            root = call.scale**0.5
-            self._exact[module].append(phi.exact_share(call.query * root, call.for_queries(call.key) * root))
+        root = call.scale**0.5
+        self._exact[module].append(phi.exact_share(call.query * root, call.for_queries(call.key) * root))
 
     def report(self, module: nn.Module) -> LayerReport:
-        """What was measured of a module."""
+        """Summarise the measurements of a module."""
         wrong, all_of_it = self._squares[module]
         rule, exact = self._rules[module], self._exact[module]
         return LayerReport(
             (wrong / all_of_it).sqrt().tolist(),
             rule.clamped / rule.rows,
-            sum(exact) / len(exact) if exact else 0.0,
+            sum(exact) / len(exact),
         )

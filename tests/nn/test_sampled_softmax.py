@@ -25,14 +25,6 @@ DIM, CLASSES = 5, 12
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a dozen terms
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def inputs():
     """Hidden states (2, 3, d), targets, weight and bias."""
     leaves = [torch.randn(2, 3, DIM), 0.5 * torch.randn(CLASSES, DIM), torch.randn(CLASSES)]

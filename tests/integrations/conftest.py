@@ -1,0 +1,36 @@
+"""Inputs, and exact attention in place of ours: models then have to agree with Transformers to rounding."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import hrf
+from hrf.integrations.transformers import attention, register
+from integrations.models import BATCH, LENGTH, VOCABULARY
+
+
+@pytest.fixture(autouse=True)
+def tokens():
+    register("hrf", partial(hrf.Positive, n_projections=32))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        yield torch.randint(1, VOCABULARY, (BATCH, LENGTH), generator=generator)
+
+
+def exact(query, key, value, feature_map, *, is_causal, key_padding_mask, scale, denominator):
+    groups = query.shape[1] // key.shape[1]
+    key, value = (u.repeat_interleave(groups, 1) for u in (key, value))
+    seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
+    seen = seen.tril() if is_causal else seen
+    if key_padding_mask is not None:
+        seen = seen & ~key_padding_mask[:, None, None]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
+
+
+@pytest.fixture
+def with_exact(monkeypatch):
+    monkeypatch.setattr(attention, "attention", exact)

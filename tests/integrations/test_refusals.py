@@ -1,0 +1,104 @@
+"""Masks, arguments and maps that linear attention refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2Model, MistralConfig, MistralModel, T5Config, T5Model
+
+import hrf
+from hrf.integrations.transformers import FITTED, attention, convert, load_maps, register, save_maps
+from integrations.models import (
+    BATCH,
+    GROUPED,
+    HEADS,
+    LAYERS,
+    LENGTH,
+    ROUNDING,
+    SIZES,
+    VOCABULARY,
+    WIDTH,
+    batches,
+    bert,
+    final,
+    llama,
+    made,
+)
+
+
+def mistral(**options):
+    return MistralModel(MistralConfig(**SIZES, **GROUPED, **options))
+
+
+def test_windows_are_refused_unless_they_are_no_restriction(tokens, with_exact):
+    assert LENGTH == 11
+    expected, output = (final(made(mistral, name, sliding_window=11)(tokens)) for name in ("sdpa", "hrf"))
+    torch.testing.assert_close(output, expected, **ROUNDING)
+    with pytest.raises(ValueError, match="neither causal nor bidirectional over its 11 queries and 11 keys"):
+        made(mistral, sliding_window=10)(tokens)
+
+
+def test_packed_sequences_are_refused(tokens):
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]])
+    with pytest.raises(ValueError, match="packed sequences"):
+        made(llama)(tokens, position_ids=positions, use_cache=False)
+
+
+def test_masks_of_pairs_are_refused(tokens):
+    pairs = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
+    with pytest.raises(ValueError, match=r"torch.bool and shape \(2, 1, 11, 11\)"):
+        made(llama)(tokens, attention_mask=pairs)
+    with pytest.raises(ValueError, match=r"shape \(2, 11, 11\); expected \(batch, keys\)"):
+        made(llama)(tokens, attention_mask=pairs[:, 0])
+
+
+def test_other_changes_of_weights_are_refused(tokens):
+    def gemma(**options):
+        return Gemma2Model(Gemma2Config(**SIZES, **GROUPED, head_dim=4))
+
+    def t5(**options):
+        sizes = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 4, "d_ff": 24}
+        return T5Model(T5Config(**sizes, num_layers=LAYERS, num_heads=HEADS))
+
+    with pytest.raises(ValueError, match="Gemma2Attention passes softcap"):
+        made(gemma)(tokens)
+    with pytest.raises(ValueError, match="T5Attention passes position_bias"):
+        made(t5)(tokens, decoder_input_ids=tokens)
+
+
+def test_causal_layers_without_a_mask_need_as_many_queries_as_keys():
+    module = made(llama).model.layers[0].self_attn
+    q, k = torch.randn(1, HEADS, 3, 4), torch.randn(1, 2, 5, 4)
+    with pytest.raises(
+        ValueError, match="LlamaAttention is causal and has no mask for its 3 queries and 5 keys"
+    ):
+        attention._Made(hrf.Positive, 0)(module, q, k, k, None)
+
+
+def test_attention_that_is_not_finite_names_the_map(tokens, monkeypatch):
+    monkeypatch.setattr(attention, "attention", lambda query, *args, **options: query / 0)
+    with pytest.raises(
+        ValueError, match="attention of BertSelfAttention is not finite: Positive is far too noisy"
+    ):
+        made(bert)(tokens)
+
+
+def test_maps_that_are_missing(tokens, tmp_path):
+    model = made(bert)
+    with pytest.raises(ValueError, match="this BertModel has no fitted maps"):
+        save_maps(model, tmp_path)
+    with pytest.raises(FileNotFoundError, match="expected the files of save_maps"):
+        load_maps(model, tmp_path)
+    model.set_attn_implementation(FITTED)
+    with pytest.raises(ValueError, match="this BertSelfAttention has no fitted map"):
+        model(tokens)
+
+
+def test_unknown_names_and_too_few_batches():
+    model = made(bert)
+    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of positive, angular"):
+        register("other", "linear")
+    with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of clustered, fitted"):
+        convert(model, batches(), feature_map="linear")
+    with pytest.raises(ValueError, match="there is 1 batch; expected"):
+        convert(model, batches(1))

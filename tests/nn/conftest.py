@@ -1,0 +1,30 @@
+"""Float64 for all tests, and exact attention in place of ours: layers then agree with PyTorch's to rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hrf.nn import multihead
+
+
+def exact(query, key, value, feature_map, *, is_causal, key_padding_mask, scale):
+    mask = None if key_padding_mask is None else ~key_padding_mask[..., None, None, :]
+    if is_causal:
+        causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+        mask = causal if mask is None else mask & causal
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+@pytest.fixture
+def with_exact(monkeypatch):
+    monkeypatch.setattr(multihead, "attention", exact)
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

@@ -1,0 +1,1 @@
+"""Scripts that keep the repository itself in order."""
