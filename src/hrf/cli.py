@@ -80,8 +80,9 @@ def application() -> "typer.Typer":
     import hrf
     from hrf import advice_report, files, report
     from hrf.advice import advise as find_advice
-    from hrf_paper.experiments import angles as angles_experiment
-    from hrf_paper.experiments import angles_report, registry
+    from hrf_paper.experiments import registry
+    from hrf_paper.experiments.angles import figure as angles_report
+    from hrf_paper.experiments.angles import measure as angles_experiment
     from hrf_paper.runner import reproduce as run_experiments
     from hrf_paper.terminal import listing
 

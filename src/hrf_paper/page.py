@@ -11,7 +11,7 @@ from typing import Any
 from hrf.report import pages
 from hrf_paper.experiments.experiment import VERDICTS, Table
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.experiments.words import capital
+from hrf_paper.experiments.shared.number_format import capital
 
 __all__ = ["experiment_page", "index_page"]
 

@@ -8,7 +8,7 @@ import torch
 import hrf
 from hrf import theory
 from hrf_paper.experiments import angles, draws
-from hrf_paper.experiments.angles import Curve, Result, Settings
+from hrf_paper.experiments.angles.measure import Curve, Result, Settings
 
 SMALL = Settings(radius=1.0, dim=4, features=80, draws=11, seed=3)
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from hrf_paper.experiments.draws import deviations, mean_and_error, root_and_error, seen
-from hrf_paper.experiments.estimators import MATCHINGS, Estimator, matched
+from hrf_paper.experiments.shared.draws import deviations, mean_and_error, root_and_error, seen
+from hrf_paper.experiments.shared.estimators import MATCHINGS, Estimator, matched
 
 
 def test_mean_and_standard_error():

@@ -16,10 +16,10 @@ from hrf_paper.datasets import text as files
 from hrf_paper.experiments import ptb_metrics, sampled_softmax, wikitext2_metrics
 from hrf_paper.experiments import sampled_softmax_measure as drawing
 from hrf_paper.experiments import softmax_metrics_measure as measure
-from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS
+from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
 from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.scale import scaled_down
-from hrf_paper.experiments.softmax_metrics_table import PRINTED, SIZES
+from hrf_paper.experiments.shared.scaled_down import scaled_down
+from hrf_paper.experiments.softmax_metrics.printed import PRINTED, SIZES
 
 METRICS = (ptb_metrics.EXPERIMENT, wikitext2_metrics.EXPERIMENT)
 
@@ -103,7 +103,7 @@ def test_a_trained_model_is_not_trained_again(monkeypatch):
     settings = replace(ptb_metrics.EXPERIMENT.quick, redraws=1, features=(64,), fitted=64, queries=8)
     results = run(ptb_metrics.EXPERIMENT.parts(settings))
     monkeypatch.setattr(
-        "hrf_paper.experiments.training.Trainer._advance", lambda self: pytest.fail("trained again")
+        "hrf_paper.experiments.shared.training.Trainer._advance", lambda self: pytest.fail("trained again")
     )
     again = run(ptb_metrics.EXPERIMENT.parts(settings))
     assert again["epoch 1"]["perplexity"] == results["epoch 1"]["perplexity"]

@@ -22,8 +22,8 @@ from hrf_paper.experiments import (
     uci,
     uci_measure,
 )
-from hrf_paper.experiments.clustered_data import QUERY_NORM, clustered_data
-from hrf_paper.experiments.clustering_table import ESTIMATORS, PRINTED, SETS, SIZES
+from hrf_paper.experiments.clustering.data import QUERY_NORM, clustered_data
+from hrf_paper.experiments.clustering.printed import ESTIMATORS, PRINTED, SETS, SIZES
 from hrf_paper.experiments.experiment import run
 
 

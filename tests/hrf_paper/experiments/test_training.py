@@ -10,9 +10,9 @@ import torch
 
 import made_up
 from hrf_paper.experiments import training as module
-from hrf_paper.experiments.checkpoints import load_checkpoint, save_checkpoint
-from hrf_paper.experiments.language_model import Draws, LanguageModel, Training, batch_loss, perplexity
-from hrf_paper.experiments.training import Trainer
+from hrf_paper.experiments.shared.checkpoints import load_checkpoint, save_checkpoint
+from hrf_paper.experiments.shared.language_model import Draws, LanguageModel, Training, batch_loss, perplexity
+from hrf_paper.experiments.shared.training import Trainer
 
 TINY = Training(
     "penn_treebank", width=16, epochs=2, dropout=0.2, batch_size=10, length=10, learning_rate=1e-2

@@ -1,7 +1,7 @@
 import pytest
 
-from hrf_paper.experiments.angles import Curve, Result, Settings
-from hrf_paper.experiments.words import angle_text, number_text, sentences
+from hrf_paper.experiments.angles.measure import Curve, Result, Settings
+from hrf_paper.experiments.shared.number_format import angle_text, number_text, sentences
 
 
 def made(*curves: tuple[str, bool, list[float], list[float]]) -> Result:

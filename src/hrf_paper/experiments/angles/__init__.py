@@ -1,0 +1,1 @@
+"""Relative error over the angle."""

@@ -1,0 +1,1 @@
+"""Softmax distributions of a language model."""
