@@ -14,16 +14,6 @@ __all__ = ["application", "main"]
 
 _EXTRA = ("matplotlib", "rich", "typer")  # what the extra [cli] brings
 
-_ANGLES = """Relative error of every estimator over the angle between x and y: a table, a figure and JSON.
-
-Examples:
-
-\b
-hrf angles
-hrf angles --radius 1 --features 1024
-hrf angles --draws 20000 --seed 7 --out results/more-draws
-"""
-
 _ADVISE = """Which feature map to use for your queries and keys: a table, a figure, the fitted map and a page.
 
 QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector a row; FILE:NAME is one of several
@@ -81,12 +71,9 @@ def application() -> "typer.Typer":
     from hrf import advice_report, files, report
     from hrf.advice import advise as find_advice
     from hrf_paper.experiments import registry
-    from hrf_paper.experiments.angles import figure as angles_report
-    from hrf_paper.experiments.angles import measure as angles_experiment
     from hrf_paper.runner import reproduce as run_experiments
     from hrf_paper.terminal import listing
 
-    defaults = angles_experiment.Settings()
     app = typer.Typer(
         name="hrf",
         add_completion=False,
@@ -116,28 +103,6 @@ def application() -> "typer.Typer":
         ] = False,
     ) -> None:
         """Hybrid random features: softmax and Gaussian kernels in linear time."""
-
-    @app.command(help=_ANGLES)
-    def angles(
-        radius: Annotated[float, typer.Option(help="Length of x and y.")] = defaults.radius,
-        dim: Annotated[int, typer.Option(help="Dimension of x and y.")] = defaults.dim,
-        features: Annotated[
-            int, typer.Option(help="Feature width that every estimator gets.")
-        ] = defaults.features,
-        draws: Annotated[int, typer.Option(help="Random draws for the empirical errors.")] = defaults.draws,
-        seed: Annotated[int, typer.Option(help="Seed of the draws.")] = defaults.seed,
-        out: Annotated[Path, typer.Option(help="Directory for angles.png and angles.json.")] = Path(
-            "results"
-        ),
-    ) -> None:
-        """Print a table and save a figure and JSON."""
-        with one_sentence():
-            settings = angles_experiment.Settings(radius, dim, features, draws, seed)
-            folder = report.folder(out)
-        with report.progress() as advance:
-            result = angles_experiment.run(settings, advance)
-        with one_sentence():
-            angles_report.publish(result, folder)
 
     @app.command(help=_ADVISE)
     def advise(

@@ -2,7 +2,7 @@
 
 The means are random vectors whose signs are chosen so that s, the least ‖Ax + A⁻¹y‖² over real diagonal A at
 each of the four pairs of means, has prescribed values. A pair of coordinates of opposite signs adds nothing to
-it and one of the same sign 4xₖyₖ. Points are Gaussian around the means, then scaled to one norm a side.
+s, and a pair of equal signs adds 4xₖyₖ. Points are Gaussian around the means, then scaled to one norm per side.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Generator, Tensor
 
 __all__ = ["QUERY_NORM", "clustered_data"]
 
-# Not in the paper. These norms give the printed errors; and that s₁ and s₂ are 1.6 times s₃ and s₄ fits means
-# whose coordinates have a variance of 14: (14 + 10)/(14 + 1) = 1.6.
+# Not in the paper. These norms give the printed errors. Means whose coordinates have a variance of 14 explain why
+# s₁ and s₂ are 1.6 times s₃ and s₄: (14 + 10)/(14 + 1) = 1.6.
 QUERY_NORM, _KEY_NORM = 0.1, 1.0
 _SPREAD = 14.0
 
@@ -25,18 +25,18 @@ _FLIPS = 4000
 def clustered_data(
     dim: int, n_points: int, variance: float, s: tuple[float, ...], generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Queries and keys, ``(2 · n_points, d)`` each.
+    """Draw queries and keys, ``(2 · n_points, d)`` each.
 
     Args:
         dim: d.
-        n_points: in a cluster.
+        n_points: points per cluster.
         variance: σ² of the points around their means, in all directions.
-        s: wanted, of the pairs (1, 1), (1, 2), (2, 1) and (2, 2) of means.
+        s: prescribed values for the pairs (1, 1), (1, 2), (2, 1) and (2, 2) of means.
         generator: the source of randomness.
     """
     means = [_directions(dim, generator) * math.sqrt(_SPREAD * dim) for _ in range(2)]
     norms = (QUERY_NORM, _KEY_NORM)
-    # What is left of the means when the points are scaled.
+    # The means after the points are scaled.
     scaled = [
         mean.abs() * norm / math.sqrt((_SPREAD + variance) * dim)
         for mean, norm in zip(means, norms, strict=True)
@@ -56,9 +56,9 @@ def _directions(dim: int, generator: Generator) -> Tensor:
 
 
 def _signs(weights: Tensor, wanted: Tensor, generator: Generator) -> list[Tensor]:
-    """Signs ``(2, d)`` of either side for which the weights ``(2, 2, d)`` of equal signs sum to what is wanted.
+    """Find signs ``(2, d)`` per side for which the weights ``(2, 2, d)`` of equal signs sum to ``wanted``.
 
-    Random flips are kept where they do not make the largest gap larger.
+    Random flips are kept where they do not increase the largest gap.
     """
     signs = [
         torch.randint(2, wanted.shape[:1] + weights.shape[2:], generator=generator) * 2 - 1 for _ in "xy"

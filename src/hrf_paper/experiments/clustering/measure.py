@@ -1,8 +1,8 @@
-"""Errors of estimators on clustered data: those of the paper's table, and three that it does not have.
+"""Errors of estimators on clustered data: the estimators of the paper's table, and three that it does not have.
 
 All estimators have m features: "FAVOR+" is the single exponential here, as in the numbers of the paper, and the
-trigonometric map has m rows ω. Variants beyond the paper are of the same kind: A from the second moments of the
-clusters instead of their centres, the same with imaginary entries, and features of the residuals of the centres.
+trigonometric map has m rows ω. Variants beyond the paper have the same form: A from the second moments of the
+clusters instead of their centres, A with imaginary entries, and features of the residuals of the centres.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from hrf_paper.experiments.experiment import Part
 __all__ = ["Settings", "parts"]
 
 _UNLIMITED = 1e9  # the paper does not limit the entries of A
+_OPTIONS: dict[str, Any] = {"antithetic": False, "projection": "iid"}
 
 Build = Callable[[int, Generator], hrf.FeatureMap]  # from m
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``stride`` thins the points over whose pairs the error is taken; centres are of all points.
+    """``stride`` thins the points over whose pairs the error is taken; centres are computed from all points.
 
-    Exact errors are of ``data_draws`` draws of every set; the first of them is the one that is estimated on.
+    Exact errors are computed for ``data_draws`` draws of every set; draws of ω use the first of them.
     """
 
     dim: int = 50
@@ -46,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A data set, thinned, and what estimates on it."""
+    """A data set, thinned, with estimators fitted to it."""
 
     x: Tensor
     y: Tensor
@@ -56,7 +57,7 @@ class _Fitted:
 
 
 def parts(settings: Settings) -> dict[str, Part]:
-    """Exact errors a set and on other draws of it, then one a set and m."""
+    """Return one part per set with exact errors, one with other draws of the set, then one per set and m."""
     work: dict[str, Part] = {f"{name}, exact": partial(_exact, settings, name) for name in SETS}
     work |= {f"{name}, other data": partial(_others, settings, name) for name in SETS}
     work |= {f"{name}, m = {m}": partial(_drawn, settings, name, m) for name in SETS for m in settings.sizes}
@@ -67,53 +68,64 @@ def parts(settings: Settings) -> dict[str, Part]:
 def _fitted(settings: Settings, name: str, draw: int = 0) -> _Fitted:
     s, variance = SETS[name]
     seed = len(SETS) * (1000 * settings.seed + draw) + list(SETS).index(name)
-    generator = Generator().manual_seed(seed)
-    x, y = clustered_data(settings.dim, settings.n_points, variance, s, generator)
+    x, y = clustered_data(settings.dim, settings.n_points, variance, s, Generator().manual_seed(seed))
     sides = [fitting.kmeans(points, 2, seed=settings.seed) for points in (x, y)]
     centers = sides[0].centers, sides[1].centers
-    of_clusters = [
-        fitting.moments_by_cluster(points, side.labels, 2) for points, side in zip((x, y), sides, strict=True)
-    ]
-    moments = fitting.pair_moments(*of_clusters)
     matrix = fitting.matrix_from_centers(*centers, "real-diagonal", limit=_UNLIMITED)
+    moments = fitting.pair_moments(
+        *(fitting.moments_by_cluster(u, side.labels, 2) for u, side in zip((x, y), sides, strict=True))
+    )
     residuals = fitting.fit_residuals(x, y, (2, 2), "real-diagonal", seed=settings.seed)
-    options: dict[str, Any] = {"antithetic": False, "projection": "iid"}
-
-    def by_pairs(a: Tensor) -> Build:
-        def build(m: int, generator: Generator) -> hrf.FeatureMap:
-            inner = hrf.Exponential(
-                settings.dim, n_projections=m, matrix=a.flatten(0, 1), heads=4, generator=generator, **options
-            )
-            return hrf.ClusteredHybrid(*centers, base="paper", feature_map=inner).float()
-
-        return build
-
-    def shifted(m: int, generator: Generator) -> hrf.FeatureMap:
-        inner = hrf.Exponential(
-            settings.dim, n_projections=m, matrix=residuals.matrix, generator=generator, **options
-        )
-        own = residuals.queries.centers, residuals.keys.centers
-        return hrf.ClusteredHybrid(*own, base="shifted", feature_map=inner, metric=residuals.metric).float()
-
     builders: dict[str, Build] = {
-        "Hybrid-Cluster": by_pairs(matrix),
-        "FAVOR+": lambda m, g: hrf.Exponential(settings.dim, n_projections=m, generator=g, **options),
-        "Trigonometric": lambda m, g: hrf.Trigonometric(
-            settings.dim, n_projections=m, projection="iid", generator=g
-        ),
-        "second moments": by_pairs(fitting.fit_matrix(moments, "real-diagonal")),
-        "complex": by_pairs(fitting.fit_matrix(moments, "complex-diagonal")),
-        "shifted": shifted,
+        "Hybrid-Cluster": partial(_by_pairs, centers, matrix),
+        "FAVOR+": partial(_single, settings.dim),
+        "Trigonometric": partial(_trigonometric, settings.dim),
+        "second moments": partial(_by_pairs, centers, fitting.fit_matrix(moments, "real-diagonal")),
+        "complex": partial(_by_pairs, centers, fitting.fit_matrix(moments, "complex-diagonal")),
+        "shifted": partial(_shifted, residuals),
     }
     reached = (matrix * centers[0].unsqueeze(1) + centers[1] / matrix).square().sum(-1)
     x, y = x[:: settings.stride].float(), y[:: settings.stride].float()
-    return _Fitted(
-        x,
-        y,
-        hrf.kernels.softmax(x, y),
-        s=sorted(reached.flatten().tolist(), reverse=True),
-        builders=builders,
+    ordered = sorted(reached.flatten().tolist(), reverse=True)
+    return _Fitted(x, y, hrf.kernels.softmax(x, y), ordered, builders)
+
+
+# Estimators.
+
+
+def _by_pairs(centers: tuple[Tensor, Tensor], matrix: Tensor, m: int, generator: Generator) -> hrf.FeatureMap:
+    """Build the clustered map with one matrix A per pair of clusters."""
+    inner = hrf.Exponential(
+        matrix.shape[-1],
+        n_projections=m,
+        matrix=matrix.flatten(0, 1),
+        heads=4,
+        generator=generator,
+        **_OPTIONS,
     )
+    return hrf.ClusteredHybrid(*centers, base="paper", feature_map=inner).float()
+
+
+def _shifted(residuals: fitting.ResidualFit, m: int, generator: Generator) -> hrf.FeatureMap:
+    """Build the clustered map with features of the residuals of the centres."""
+    queries, keys = residuals.queries.centers, residuals.keys.centers
+    inner = hrf.Exponential(
+        queries.shape[-1], n_projections=m, matrix=residuals.matrix, generator=generator, **_OPTIONS
+    )
+    return hrf.ClusteredHybrid(
+        queries, keys, base="shifted", feature_map=inner, metric=residuals.metric
+    ).float()
+
+
+def _single(dim: int, m: int, generator: Generator) -> hrf.FeatureMap:
+    return hrf.Exponential(dim, n_projections=m, generator=generator, **_OPTIONS)
+
+
+def _trigonometric(dim: int, m: int, generator: Generator) -> hrf.FeatureMap:
+    return hrf.Trigonometric(dim, n_projections=m, projection="iid", generator=generator)
+
+
+# Parts.
 
 
 def _exact(settings: Settings, name: str, draw: int = 0) -> dict[str, Any]:

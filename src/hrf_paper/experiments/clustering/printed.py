@@ -1,4 +1,4 @@
-"""What the paper prints about clustered data: the table of its appendix, as [min, max] over 20 repetitions."""
+"""Table of the paper's appendix on clustered data: [min, max] over 20 repetitions."""
 
 from __future__ import annotations
 

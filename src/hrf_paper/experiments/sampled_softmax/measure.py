@@ -1,11 +1,12 @@
-"""Language models trained with drawn words (paper, Appendix): validation perplexity by epoch, sampler and seed.
+"""Train language models with drawn words: validation perplexity by epoch, sampler and seed.
 
-Samplers of random features draw with queries and embeddings of one length r, the paper's 1 and another. How near
-such draws are to uniform ones, and how far from the softmax, is known without any features: q ∝ exp(r² cos θ).
+Samplers of random features draw with queries and embeddings of one length r: the paper's 1, and 2. The distances of
+such draws from uniform draws and from the softmax are known without any features: q ∝ exp(r² cos θ).
 """
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,37 +17,51 @@ from torch.nn import functional as F
 
 from hrf_paper import datasets
 from hrf_paper.datasets import Corpus, batches
-from hrf_paper.experiments.experiment import Part
+from hrf_paper.experiments.experiment import Part, Results
 from hrf_paper.experiments.shared.language_model import Draws, Training
 from hrf_paper.experiments.shared.training import Trainer
 
-__all__ = ["DISTANCES", "MAPS", "RADIUS", "SAMPLERS", "WIDE", "Settings", "key", "parts"]
+__all__ = [
+    "DISTANCES",
+    "FULL",
+    "LONGER",
+    "MAPS",
+    "RADIUS",
+    "SAMPLERS",
+    "WIDE",
+    "Settings",
+    "key",
+    "last_perplexities",
+    "mean_perplexity",
+    "parts",
+    "perplexities",
+]
 
 RADIUS, WIDE = 1.0, 2.0
 MAPS = ("trigonometric", "FAVOR+", "angular hybrid", "Gaussian hybrid")
-_LONGER = f"FAVOR+, r = {WIDE:g}"
+LONGER = f"FAVOR+, r = {WIDE:g}"
 SAMPLERS: dict[str, tuple[str, float]] = {
     "uniform": ("uniform", RADIUS),
     "exact": ("exact", RADIUS),
     **{name: (name, RADIUS) for name in MAPS},
-    _LONGER: ("FAVOR+", WIDE),
+    LONGER: ("FAVOR+", WIDE),
 }
-DISTANCES = "draws"  # the part about them
+DISTANCES = "draws"  # the part with distances of proposals
 _QUERIES = 256
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``training`` is what all runs share; its draws and seeds are the ones here.
+    """``training`` is common to all runs; its draws and seed are replaced by the fields below.
 
     Attributes:
-        training: of the models.
-        seeds: how many runs a sampler.
-        k: words drawn for a target.
+        training: the models and their training.
+        seeds: runs per sampler.
+        k: words drawn per target.
         features: D of bases; hybrids get m·n = D.
         n_coefficient_projections: n of hybrids.
-        rebuild_every: steps after which a sampler learns new embeddings.
-        seed: the first one.
+        rebuild_every: steps after which a sampler is rebuilt from the current embeddings.
+        seed: the seed of the first run; the other runs follow.
     """
 
     training: Training
@@ -58,13 +73,17 @@ class Settings:
     seed: int = 0
 
 
+# The paper's figure was drawn with these settings.
+FULL = Settings(Training("penn_treebank", width=200, epochs=80), seeds=25, rebuild_every=1)
+
+
 def key(sampler: str, run: int, epoch: int) -> str:
-    """The name of an epoch's part."""
+    """Return the name of an epoch's part."""
     return f"{sampler}, run {run}, epoch {epoch}"
 
 
 def parts(settings: Settings) -> dict[str, Part]:
-    """One a sampler, run and epoch; the distances of proposals last."""
+    """Return one part per sampler, run and epoch, and at last the distances of proposals."""
     runs = _Runs(settings, getattr(datasets, settings.training.text)())
     work: dict[str, Part] = {
         key(sampler, run, epoch): partial(runs.epoch, sampler, run, epoch)
@@ -76,7 +95,7 @@ def parts(settings: Settings) -> dict[str, Part]:
 
 
 class _Runs:
-    """Trainings, of which one is held at a time."""
+    """All trainings, one of them in memory at a time."""
 
     def __init__(self, settings: Settings, corpus: Corpus) -> None:
         self.settings, self.corpus = settings, corpus
@@ -97,7 +116,7 @@ class _Runs:
 
     @torch.no_grad()
     def distances(self) -> dict[str, Any]:
-        """Total variation between exp(r² cos θ) and the uniform distribution, and the softmax: means over queries."""
+        """Measure the total variation from exp(r² cos θ) to the uniform distribution and to the softmax."""
         trainer = self._trainer("exact", 0)
         trainer.trained(self.settings.training.epochs)
         model, training = trainer.model.eval(), self.settings.training
@@ -118,5 +137,20 @@ class _Runs:
 
 
 def _variation(p: Tensor, q: Tensor) -> float:
-    """½ Σ |p − q|."""
+    """Return ½ Σ |p − q|, the mean over rows."""
     return float((p - q).abs().sum(-1).mean() / 2)
+
+
+def perplexities(settings: Settings, results: Results, sampler: str, epoch: int) -> list[float]:
+    """Return the perplexities after an epoch, one per run."""
+    return [results[key(sampler, run, epoch)]["perplexity"] for run in range(settings.seeds)]
+
+
+def last_perplexities(settings: Settings, results: Results, sampler: str) -> list[float]:
+    """Return the perplexities after the last epoch, one per run."""
+    return perplexities(settings, results, sampler, settings.training.epochs)
+
+
+def mean_perplexity(settings: Settings, results: Results, sampler: str) -> float:
+    """Return the mean perplexity after the last epoch."""
+    return statistics.fmean(last_perplexities(settings, results, sampler))

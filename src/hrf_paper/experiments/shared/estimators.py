@@ -1,19 +1,20 @@
 """The estimators of the paper by name and size, and the sizes at which hybrids are compared with bases.
 
 The paper gives hybrids "the configuration leading to the similar number of FLOPS" as bases with D projections,
-and pairs D with (m, n) = (D/8, 8), so that m·n = D. That is neither the same number of operations nor the
-same width, so all three are looked at.
+and pairs D with (m, n) = (D/8, 8), so that m·n = D. This gives neither the same number of operations nor the
+same width, so hybrids are compared at all three matchings.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Generator
 
 import hrf
-from hrf.advice.cost import active_width, largest_within
 
 __all__ = ["BASES", "HYBRIDS", "MATCHINGS", "Estimator", "matched"]
 
@@ -24,14 +25,14 @@ MATCHINGS = ("m·n = D", "equal FLOPs", "equal width")
 
 @dataclass(frozen=True)
 class Estimator:
-    """A map to be drawn: call it with a number of heads and a generator.
+    """Recipe of a map: call it with a number of heads and a generator.
 
     Attributes:
-        name: in `BASES` or `HYBRIDS`.
+        name: a key of `BASES` or `HYBRIDS`.
         dim: d.
         n_projections: m.
         n_coefficient_projections: n of a hybrid.
-        projection: kind of all rows.
+        projection: kind of all rows ω.
         sigma: σ of the Gaussian hybrid.
         radius: r of the Gaussian hybrid.
     """
@@ -45,7 +46,7 @@ class Estimator:
     radius: float = 1.0
 
     def __call__(self, heads: int | None, generator: Generator) -> hrf.FeatureMap:
-        """The map itself."""
+        """Draw the map."""
         common: dict[str, Any] = {
             "n_projections": self.n_projections,
             "projection": self.projection,
@@ -60,15 +61,33 @@ class Estimator:
         return HYBRIDS[self.name](self.dim, **common)
 
     def one(self) -> hrf.FeatureMap:
-        """A map whose draw does not matter: for closed forms, costs and widths."""
+        """Draw a map for closed forms, costs and widths, which do not depend on the draw."""
         return self(None, Generator())
 
 
 def matched(estimator: Estimator, matching: str, n_features: int) -> Estimator:
-    """A hybrid at the size that one of `MATCHINGS` gives it against bases with ``n_features`` projections."""
+    """Return the hybrid at the size that one of `MATCHINGS` gives it against bases with ``n_features`` projections."""
     if matching == "m·n = D":
         return replace(estimator, n_projections=n_features // estimator.n_coefficient_projections)
-    base = replace(estimator, name="FAVOR+", n_projections=n_features).one()
-    count = active_width if matching == "equal width" else lambda phi: phi.flops()
-    m = largest_within(lambda m: replace(estimator, n_projections=m).one(), count, count(base))
-    return replace(estimator, n_projections=m)
+    cost = _width if matching == "equal width" else _flops
+    limit = cost(replace(estimator, name="FAVOR+", n_projections=n_features).one())
+    return replace(estimator, n_projections=_largest_within(estimator, cost, limit))
+
+
+def _width(feature_map: hrf.FeatureMap) -> int:
+    return feature_map.active_width
+
+
+def _flops(feature_map: hrf.FeatureMap) -> int:
+    return feature_map.flops()
+
+
+def _largest_within(estimator: Estimator, cost: Callable[[hrf.FeatureMap], int], limit: int) -> int:
+    """Return the largest m whose map costs at most ``limit``. Costs are affine in m: two maps determine all."""
+    one, two = (cost(replace(estimator, n_projections=m).one()) for m in (1, 2))
+    m = math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one))
+    if m < 1:
+        raise ValueError(
+            f"a {estimator.name} with one projection costs {one}, more than the {limit} of the base"
+        )
+    return m

@@ -1,4 +1,4 @@
-"""The paper's language model (Sec. 4.3 and its appendix): an LSTM whose outputs meet the embeddings of all words.
+"""Language model of the paper (Section 4.3 and its appendix): an LSTM whose outputs are scored against all words.
 
 With queries q, the outputs of the LSTM, and keys k, the word embeddings that are also its inputs (tied weights),
 p(word) ∝ exp(τ qᵀk). The loss is
@@ -23,21 +23,21 @@ from hrf_paper.experiments.shared.estimators import HYBRIDS, Estimator, matched
 
 __all__ = ["Draws", "LanguageModel", "State", "Training", "batch_loss", "perplexity", "sampled_loss"]
 
-State = tuple[Tensor, Tensor] | None  # of the LSTM, from batch to batch
-_INITIAL = 0.1  # embeddings begin in [−0.1, 0.1]
+State = tuple[Tensor, Tensor] | None  # of the LSTM, carried from batch to batch
+_INITIAL = 0.1  # embeddings start in [−0.1, 0.1]
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Words drawn for the loss in training.
+    """Draws of words for the loss in training.
 
     Attributes:
         sampler: ``uniform``, ``log-uniform``, ``exact``, or a map of `hrf_paper.experiments.shared.estimators`.
-        k: words drawn for a target.
+        k: words drawn per target.
         features: D of the maps; hybrids get m·n = D.
         n_coefficient_projections: n of hybrids.
-        radius: the length of queries and embeddings while words are drawn; maps only.
-        rebuild_every: steps after which the sampler learns the embeddings of the day.
+        radius: the length of queries and embeddings while words are drawn, for maps only.
+        rebuild_every: steps after which the sampler is rebuilt from the current embeddings.
     """
 
     sampler: str
@@ -50,24 +50,24 @@ class Draws:
 
 @dataclass(frozen=True)
 class Training:
-    """All that a trained model depends on.
+    """Everything that a trained model depends on.
 
     Attributes:
         text: a function of `hrf_paper.datasets`, ``penn_treebank`` or ``wikitext2``.
-        width: of embeddings and LSTM.
+        width: the width of embeddings and LSTM.
         epochs: passes over the text.
-        layers: of the LSTM.
-        dropout: before, between and after them.
+        layers: the number of layers of the LSTM.
+        dropout: the dropout before, between and after the layers.
         batch_size: parts of the text side by side.
-        length: words in a batch.
-        learning_rate: of Adam.
+        length: words per batch and part.
+        learning_rate: the learning rate of Adam.
         clip: largest norm of a gradient.
         temperature: τ.
         length_penalty: λ.
-        words: how many of the text are read, ``None`` for all.
-        judged_words: how many of the validation and of the test text.
-        draws: ``None`` for the full softmax.
-        seed: of everything random.
+        words: words of the training text that are read, ``None`` for all.
+        judged_words: words of the validation and of the test text, ``None`` for all.
+        draws: how words are drawn, ``None`` for the full softmax.
+        seed: the seed of everything random.
     """
 
     text: str
@@ -98,13 +98,13 @@ class LanguageModel(nn.Module):
         nn.init.uniform_(self.words.weight, -_INITIAL, _INITIAL)
 
     def forward(self, words: Tensor, state: State = None) -> tuple[Tensor, State]:
-        """Queries, and the state after them, without its past."""
+        """Return queries and the last state, detached from the graph."""
         queries, (h, c) = self.lstm(self.dropout(self.words(words)), state)
         return self.dropout(queries), (h.detach(), c.detach())
 
 
 def sampled_loss(draws: Draws, embeddings: Tensor, seed: int) -> hrf.nn.SampledSoftmaxLoss:
-    """The loss for drawn words; ``seed`` is that of the map."""
+    """Return the loss for drawn words; ``seed`` is the seed of the map."""
     n_words, dim = embeddings.shape
     sampler: hrf.sampling.Sampler
     if draws.sampler == "uniform":
@@ -137,7 +137,7 @@ def batch_loss(
     batch: Batch,
     state: State,
 ) -> tuple[Tensor, State]:
-    """The loss of a batch, by the full softmax or by drawn words, and the state after it."""
+    """Return the loss of a batch, by the full softmax or by drawn words, and the last state."""
     queries, state = model(batch.inputs, state)
     scaled, keys = training.temperature * queries, model.words.weight
     if sampled is None:
@@ -152,7 +152,7 @@ def batch_loss(
 
 @torch.no_grad()
 def perplexity(training: Training, model: LanguageModel, text: list[Batch]) -> float:
-    """exp of the mean cross-entropy of the full softmax, in nats."""
+    """Return exp of the mean cross-entropy of the full softmax, in nats."""
     model.eval()
     total, state = 0.0, None
     for words, targets in text:

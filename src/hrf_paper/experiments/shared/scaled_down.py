@@ -1,4 +1,4 @@
-"""What a run has less of than the paper."""
+"""Settings in which a run is smaller than the paper's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["scaled_down"]
 
 
 def scaled_down(settings: Any, full: Any) -> list[Table]:
-    """A table of the settings that differ from the full ones, the seed aside; none if there is nothing to say."""
+    """List the settings that differ from the full ones, the seed aside, in one table; no table if none differs."""
     ours, theirs = _flat(asdict(settings)), _flat(asdict(full))
     rows = [
         (name, *(_text(side[name]) if name in side else "" for side in (theirs, ours)))

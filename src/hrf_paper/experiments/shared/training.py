@@ -1,8 +1,8 @@
-"""Train a language model in steps that can be interrupted: what is resumed goes on bit by bit.
+"""Train a language model in steps that can be interrupted: a resumed training is bit for bit the same.
 
-A checkpoint has the weights, the optimiser's state, that of the LSTM, and that of the random generator, from which
-dropout and draws come. It is written at the end of each epoch and every `_SAVE_EVERY` steps within it, when the
-sampler learns the embeddings anyway, so that these need not be kept.
+A checkpoint has the weights and the states of the optimiser, of the LSTM and of the random generator behind dropout
+and draws. It is written at the end of each epoch and every `_SAVE_EVERY` steps within it, when the sampler is rebuilt
+from the embeddings anyway, so that its own state need not be stored.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SAVE_EVERY = 500  # steps
 
 
 class Trainer:
-    """A model in training, from its last checkpoint if there is one.
+    """A model in training, resumed from its last checkpoint if there is one.
 
     Args:
-        training: what is trained.
+        training: the model and its training.
         corpus: its text.
 
     Attributes:
-        model: as it is now.
-        history: validation perplexities after each epoch that is done.
+        model: the model in its current state.
+        history: validation perplexities after each finished epoch.
     """
 
     def __init__(self, training: Training, corpus: Corpus) -> None:
@@ -67,12 +67,12 @@ class Trainer:
 
     @property
     def path(self) -> Path:
-        """Of the checkpoint."""
+        """The path of the checkpoint."""
         identity = sha256(json.dumps(asdict(self.training), sort_keys=True).encode()).hexdigest()[:16]
         return checkpoint_folder() / f"{self.training.text}-{identity}.safetensors"
 
     def trained(self, epochs: int) -> float:
-        """The validation perplexity after that many epochs; those that are missing are trained."""
+        """Train up to that many epochs, and return the validation perplexity after them."""
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
             while len(self.history) < epochs:
@@ -85,11 +85,11 @@ class Trainer:
         return self.history[epochs - 1]
 
     def test_perplexity(self) -> float:
-        """Of the test text."""
+        """Return the perplexity of the test text."""
         return perplexity(self.training, self.model, self._test)
 
     def _advance(self) -> None:
-        """Steps up to the next checkpoint or the end of the epoch."""
+        """Take steps up to the next checkpoint or the end of the epoch."""
         self.model.train()
         draws = self.training.draws
         end = min(self._step + _SAVE_EVERY, len(self._text))

@@ -1,4 +1,4 @@
-"""The paper's tables of softmax distributions of language models: mean and deviation over 10 runs."""
+"""Tables of the paper on softmax distributions of language models: mean and deviation over 10 runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ __all__ = ["METRICS", "PRINTED", "PRINTED_PERPLEXITY", "SIZES"]
 SIZES = (64, 128, 256, 512)
 METRICS = {"wasserstein": "1-d Wasserstein", "ks": "Kolmogorov–Smirnov", "negative": "negative fraction"}
 
-Row = tuple[tuple[float, float], ...]  # one a size
+Row = tuple[tuple[float, float], ...]  # one pair per size
 
 PRINTED: dict[str, dict[str, dict[str, Row]]] = {
     "penn_treebank": {
@@ -45,4 +45,4 @@ PRINTED: dict[str, dict[str, dict[str, Row]]] = {
     },
 }
 
-PRINTED_PERPLEXITY = {"wikitext2": 105.35}  # of the test text, after 50 epochs
+PRINTED_PERPLEXITY = {"wikitext2": 105.35}  # on the test text, after 50 epochs

@@ -1,11 +1,12 @@
 """Errors of hybrids and of quasi-Monte Carlo features on pairs of points from wine and Boston (paper, Table 1).
 
 The paper says neither how the data were scaled, nor whether its baselines are trigonometric or positive
-features, so all of these are tried: five lengths r of the vectors, four ways of scaling, both kinds of features.
+features, so all choices are tried: five lengths r of the vectors, four ways of scaling, both kinds of features.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,46 +16,30 @@ import torch
 from torch import Generator, Tensor
 
 from hrf_paper import datasets
-from hrf_paper.experiments.shared.estimators import MATCHINGS, Estimator, matched
 from hrf_paper.experiments.experiment import Part, Results
+from hrf_paper.experiments.shared.estimators import MATCHINGS, Estimator, matched
+from hrf_paper.experiments.uci.printed import PRINTED, UNIT
 
 __all__ = [
     "BASELINES",
     "HYBRIDS",
     "KINDS",
-    "PRINTED",
     "SCALINGS",
-    "UNIT",
     "Settings",
     "all_cases",
     "case_key",
+    "closest",
+    "distance",
     "exact",
     "parts",
     "table_row",
 ]
 
-# MSE and standard deviation in 10⁻³ (Table 1).
-PRINTED = {
-    "wine": {
-        "HRF-ort": (0.70, 0.08),
-        "HRF-iid": (0.85, 0.05),
-        "ORF-reg": (1.00, 0.04),
-        "ORF-Had": (1.10, 0.06),
-        "Halton-R": (4.02, 0.10),
-    },
-    "Boston": {
-        "HRF-ort": (0.72, 0.06),
-        "HRF-iid": (0.79, 0.08),
-        "ORF-reg": (1.05, 0.03),
-        "ORF-Had": (1.14, 0.02),
-        "Halton-R": (2.53, 0.08),
-    },
-}
 _LOADERS = {"wine": datasets.wine, "Boston": datasets.boston}
 BASELINES = {"ORF-reg": "orthogonal", "ORF-Had": "hadamard", "Halton-R": "halton"}
 KINDS = {"trigonometric": "trigonometric", "positive": "FAVOR+"}
 HYBRIDS = {"HRF-ort": "orthogonal", "HRF-iid": "iid"}
-UNIT = 1e-3
+_DIM = 13  # of both data sets
 _CHUNK = 10  # pairs at a time
 
 
@@ -97,7 +82,7 @@ SCALINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def parts(settings: Settings) -> dict[str, Part]:
-    """One an estimator, on all data."""
+    """Return one part per estimator, on all data."""
     data = dict(_data(settings))
     return {
         name: partial(_part, settings, estimator, data) for name, estimator in _estimators(settings).items()
@@ -117,11 +102,8 @@ def _estimators(settings: Settings) -> dict[str, Estimator]:
     return found
 
 
-_DIM = 13  # of both data sets
-
-
 def _data(settings: Settings) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-    """Random pairs of points, by name: ``(pairs, d)`` each."""
+    """Yield random pairs of points by case: ``(pairs, d)`` each."""
     for name, load in _LOADERS.items():
         points = load()
         generator = Generator().manual_seed(settings.seed)
@@ -135,7 +117,7 @@ def _data(settings: Settings) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
 
 
 def case_key(name: str, scaling: str, radius: float) -> str:
-    """The name of such a row in the results."""
+    """Return the name of a case in the results."""
     return f"{name}, {scaling}, r = {radius:g}"
 
 
@@ -144,7 +126,7 @@ def _part(settings: Settings, estimator: Estimator, data: dict[str, tuple[Tensor
     found: dict[str, Any] = {"m": estimator.n_projections, "width": phi.feature_dim, "flops": phi.flops()}
     for key, (x, y) in data.items():
         kernel = (x * y).sum(-1).exp()
-        # Pairs as a batch of their own, draws as heads: (pairs, 1, 1, d) -> (pairs, draws, 1, 1).
+        # Pairs form the batch, draws are heads: (pairs, 1, 1, d) -> (pairs, draws, 1, 1).
         pairs = (u.float()[:, None, None].split(_CHUNK) for u in (x, y))
         estimates = torch.cat([phi.estimate(*chunk)[..., 0, 0] for chunk in zip(*pairs, strict=True)])
         errors = (estimates - kernel[:, None]).square().mean(0)  # (draws,)
@@ -156,17 +138,29 @@ def _part(settings: Settings, estimator: Estimator, data: dict[str, tuple[Tensor
 
 
 def table_row(results: Results, key: str, kind: str, matching: str = MATCHINGS[0]) -> dict[str, float]:
-    """The five numbers of a row of Table 1, in its units and as it has them: means over draws."""
+    """Return the five numbers of a row of Table 1 in its units: means over draws."""
     names = {**dict.fromkeys(HYBRIDS, matching), **dict.fromkeys(BASELINES, kind)}
     return {name: results[f"{name}, {label}"][key]["mean"] / UNIT for name, label in names.items()}
 
 
 def exact(results: Results, name: str, key: str) -> float | None:
-    """The MSE of an estimator that has a closed form, in the same units."""
+    """Return the exact MSE in the units of Table 1, ``None`` for estimators without a closed form."""
     value = results[name][key].get("exact")
     return None if value is None else value / UNIT
 
 
 def all_cases(settings: Settings) -> list[tuple[str, str, float]]:
-    """Data, scaling and length of every row."""
+    """Return data, scaling and length of every case."""
     return [(name, scaling, r) for name in PRINTED for scaling in SCALINGS for r in settings.radii]
+
+
+def distance(row: dict[str, float], name: str) -> float:
+    """Return the root mean square of log₂(ours/printed) over a row of Table 1."""
+    gaps = [math.log2(row[key] / value) for key, (value, _) in PRINTED[name].items()]
+    return math.sqrt(sum(gap * gap for gap in gaps) / len(gaps))
+
+
+def closest(settings: Settings, results: Results, name: str) -> tuple[str, float, str]:
+    """Return the scaling, the length and the kind of baselines whose row is nearest to the printed row."""
+    choices = [(scaling, r, kind) for _, scaling, r in all_cases(settings) for kind in KINDS]
+    return min(choices, key=lambda c: distance(table_row(results, case_key(name, c[0], c[1]), c[2]), name))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import made_up
-from hrf_paper.experiments import training as module
+from hrf_paper.experiments.shared import training as module
 from hrf_paper.experiments.shared.checkpoints import load_checkpoint, save_checkpoint
 from hrf_paper.experiments.shared.language_model import Draws, LanguageModel, Training, batch_loss, perplexity
 from hrf_paper.experiments.shared.training import Trainer

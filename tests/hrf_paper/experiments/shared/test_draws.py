@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hrf_paper.experiments.shared.draws import deviations, mean_and_error, root_and_error, seen
+from hrf_paper.experiments.shared.draws import all_estimates, deviations, mean_and_error, root_and_error
 from hrf_paper.experiments.shared.estimators import MATCHINGS, Estimator, matched
 
 
@@ -26,7 +26,7 @@ def test_deviations_are_in_standard_errors_and_zero_where_both_are_exact():
 
 def test_all_draws_differ():
     x = torch.ones(1, 4).double() / 2
-    values = seen(Estimator("FAVOR+", 4, 3), x, x, draws=50, seed=0)
+    values = all_estimates(Estimator("FAVOR+", 4, 3), x, x, draws=50, seed=0)
     assert values.shape == (50, 1)
     assert len(values.unique()) == 50
 

@@ -1,5 +1,5 @@
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
@@ -7,18 +7,24 @@ import torch
 
 import hrf
 from hrf import theory
-from hrf_paper.experiments import angles, draws
-from hrf_paper.experiments.angles.measure import Curve, Result, Settings
+from hrf_paper.experiments import experiment
+from hrf_paper.experiments.angles.curves import Curve, Curves, curves
+from hrf_paper.experiments.angles.measure import Settings, parts
+from hrf_paper.experiments.shared import draws
 
 SMALL = Settings(radius=1.0, dim=4, features=80, draws=11, seed=3)
 
 
+def run(settings: Settings) -> Curves:
+    return curves(settings, experiment.run(parts(settings)))
+
+
 @pytest.fixture(scope="module")
-def result() -> Result:
-    return angles.run(SMALL)
+def result() -> Curves:
+    return run(SMALL)
 
 
-def curve(result: Result, name: str) -> Curve:
+def curve(result: Curves, name: str) -> Curve:
     return next(curve for curve in result.curves if curve.name == name)
 
 
@@ -27,7 +33,7 @@ def inner(values):
     return torch.as_tensor(values, dtype=torch.float64)[1:-1]
 
 
-def on_sphere(result: Result) -> tuple[torch.Tensor, torch.Tensor]:
+def on_sphere(result: Curves) -> tuple[torch.Tensor, torch.Tensor]:
     """All pairs once more, in another plane than the experiment's."""
     theta = torch.tensor(result.angles, dtype=torch.float64)[:, None] * math.pi
     u, v = torch.linalg.qr(
@@ -70,7 +76,7 @@ def test_exact_ends(result):
 def test_dots_lie_on_the_lines():
     # A small radius: the tails of positive features are light there.
     settings = Settings(radius=0.3, dim=3, features=68, draws=4000, seed=0)
-    result = angles.run(settings)
+    result = run(settings)
     for c in result.curves:
         exact = torch.tensor(result.exact_where_sampled(c))
         seen, bar = torch.tensor(c.empirical), torch.tensor(c.standard_error)
@@ -84,28 +90,29 @@ def test_widths_are_the_nearest_to_the_budget(result):
 
 
 def test_a_seed_gives_one_result_and_another_seed_other_dots(result):
-    assert angles.run(SMALL) == result
-    other = angles.run(replace(SMALL, seed=4))
+    assert asdict(run(SMALL)) == asdict(result)
+    other = run(replace(SMALL, seed=4))
     for a, b in zip(result.curves, other.curves, strict=True):
         assert a.exact == b.exact
         assert a.empirical != b.empirical
 
 
 def test_chunks_make_up_the_draws(monkeypatch):
-    calls = []
-    monkeypatch.setattr(draws, "_CHUNK", 4 * 80 * 3)  # the widest map then takes 3 of the 11 draws at a time
-    angles.run(SMALL, lambda *call: calls.append(call))
-    done = [done for _, done, _ in calls]
-    assert {total for _, _, total in calls} == {7 * 11}
-    assert done == sorted(set(done))
-    assert done[-1] == 7 * 11
-    assert [done % 11 for name, done, _ in calls if name == "FAVOR#"] == [3, 6, 9, 0]
+    monkeypatch.setattr(draws, "_CHUNK", 4 * 80 * 3)  # 80 projections then take 3 of the 11 draws at a time
+    x, y = draws.on_sphere(1.0, 4, draws.fractions(2))
+
+    def build(heads, generator):
+        return hrf.Positive(4, n_projections=80, projection="iid", heads=heads, generator=generator)
+
+    chunks = list(draws.estimates(build, x, y, draws=11, seed=3, n_projections=80))
+    assert [chunk.shape for chunk in chunks] == [(3, 3)] * 3 + [(2, 3)]
+    assert len(torch.cat(chunks)[:, 1].unique()) == 11
 
 
 def test_the_last_chunk_counts_no_more_than_its_draws(monkeypatch):
     # Three draws in chunks of two: the fourth is drawn but has to be left out.
     monkeypatch.setattr(draws, "_CHUNK", 4 * 40 * 2)
-    three = curve(angles.run(replace(SMALL, draws=3)), "FAVOR+")
+    three = curve(run(replace(SMALL, draws=3)), "FAVOR+")
     generator = torch.Generator().manual_seed(SMALL.seed)
     x, y = torch.tensor([[[1.0, 0, 0, 0]]]), torch.tensor([[[0.0, 1, 0, 0]]])  # K = 1, at θ = π/2
     phi = hrf.Positive(4, n_projections=40, projection="iid", heads=2, generator=generator)
@@ -119,7 +126,7 @@ def test_the_last_chunk_counts_no_more_than_its_draws(monkeypatch):
     [("sigma", 0.5, {"Gaussian hybrid"}), ("nested_sigma", 0.5, {"nested hybrid"})],
 )
 def test_each_sigma_belongs_to_one_hybrid(result, setting, value, changed):
-    other = angles.run(replace(SMALL, **{setting: value}))
+    other = run(replace(SMALL, **{setting: value}))
     pairs = zip(result.curves, other.curves, strict=True)
     assert {a.name for a, b in pairs if a.exact != b.exact} == changed
 

@@ -1,5 +1,4 @@
 import io
-import json
 
 import matplotlib.image
 import numpy as np
@@ -7,54 +6,49 @@ import pytest
 from matplotlib.colors import to_rgb
 from rich.console import Console
 
-from hrf_paper.experiments import angles
-from hrf_paper.experiments import angles_report as report
+from hrf_paper.experiments.angles import EXPERIMENT
+from hrf_paper.experiments.angles.curves import Curves, curves
+from hrf_paper.experiments.angles.figure import draw
+from hrf_paper.experiments.angles.measure import Settings, parts
+from hrf_paper.experiments.angles.tables import errors_table
+from hrf_paper.experiments.experiment import run
+from hrf_paper.experiments.shared.plotting import COLOURS
+from hrf_paper.runner import drawing
+from hrf_paper.terminal import grid
+
+SETTINGS = Settings(radius=1.0, dim=3, features=68, draws=5, seed=9)
 
 
 @pytest.fixture(scope="module")
-def result() -> angles.Result:
-    return angles.run(angles.Settings(radius=1.0, dim=3, features=68, draws=5, seed=9))
+def results():
+    return run(parts(SETTINGS))
 
 
-def printed(result: angles.Result, width: int = 80) -> list[str]:
+@pytest.fixture(scope="module")
+def result(results) -> Curves:
+    return curves(SETTINGS, results)
+
+
+def printed(result: Curves, width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    console.print(report.table(result))
+    console.print(grid(errors_table(result)))
     return console.file.getvalue().splitlines()
 
 
-def test_json_comes_back_with_settings_and_versions(result, tmp_path, capsys):
-    report.publish(result, tmp_path)
-    stored = json.loads((tmp_path / "angles.json").read_text(encoding="utf-8"))
-    assert stored["settings"]["seed"] == 9
-    assert stored["settings"]["draws"] == 5
-    assert stored["projection"] == "iid"
-    assert set(stored["versions"]) == {"hrf", "torch", "python"}
-    assert report.read(tmp_path / "angles.json") == result
-
-
-def test_publish_prints_what_it_saved(result, tmp_path, capsys):
-    report.publish(result, tmp_path)
-    output = capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["angles.json", "angles.png"]
-    for path in tmp_path.iterdir():
-        assert str(path) in output.replace("\n", "")
-    assert "has the smallest maximal error" in output
-
-
-def test_figure_shows_every_curve(result, tmp_path, capsys):
-    report.publish(result, tmp_path)
-    assert (tmp_path / "angles.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    pixels = matplotlib.image.imread(tmp_path / "angles.png")[..., :3]
+def test_figure_shows_every_curve(result, results):
+    content = drawing(EXPERIMENT, SETTINGS, results)
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    pixels = matplotlib.image.imread(io.BytesIO(content))[..., :3]
     assert pixels.shape[1] > 1000
     assert np.allclose(pixels[0, 0], 1)
     left = pixels[:, : int(0.8 * pixels.shape[1])]  # without the legend, which shows all colours anyway
     for curve in result.curves:
-        near = np.abs(left - to_rgb(report.COLOURS[curve.name])).max(-1) < 0.02
+        near = np.abs(left - to_rgb(COLOURS[curve.name])).max(-1) < 0.02
         assert near.sum() > 200, curve.name
 
 
 def test_lines_of_the_figure_are_the_exact_errors(result):
-    lines = {line.get_label().split("\n")[0]: line for line in report.figure(result).axes[0].lines}
+    lines = {line.get_label().split("\n")[0]: line for line in draw(result).axes[0].lines}
     for curve in result.curves:
         line = lines[f"{curve.name}, fitted" if curve.fitted else curve.name]
         assert np.allclose(line.get_xdata(), result.angles)
@@ -62,7 +56,7 @@ def test_lines_of_the_figure_are_the_exact_errors(result):
 
 
 def test_figure_keeps_zeros_off_the_log_scale(result):
-    axes = report.figure(result).axes[0]
+    axes = draw(result).axes[0]
     low, high = axes.get_ylim()
     largest = max(curve.largest for curve in result.curves)
     smallest = min(min(curve.empirical[1:-1]) for curve in result.curves)
