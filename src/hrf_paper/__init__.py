@@ -1,1 +1,1 @@
-"""The evaluation of the paper: experiments, their data, and the pages that show what they found."""
+"""Evaluation of the paper: experiments, their data, and the pages that show the results."""

@@ -1,4 +1,4 @@
-"""Pages about experiments: what the paper says beside what was found, and an index of all in a directory."""
+"""Pages about experiments: claims of the paper beside ours with verdicts, and an index of all in a directory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from hrf.report import pages
-from hrf_paper.experiments.experiment import VERDICTS, Table
+from hrf_paper.experiments.experiment import Table
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.experiments.words import capital
+from hrf_paper.experiments.verdicts import MARKS, RULE, VERDICTS, verdict_text
 
 __all__ = ["experiment_page", "index_page"]
 
 
 def experiment_page(data: dict[str, Any], tables: Sequence[Table], drawing: bytes) -> str:
-    """One experiment: verdicts, the figure ``drawing`` (PNG), tables, settings.
+    """Return the page of one experiment: verdicts, the figure, tables, settings.
 
     Args:
-        data: what is stored as JSON.
-        tables: of the results.
-        drawing: the figure.
+        data: the record stored as JSON.
+        tables: tables of the results.
+        drawing: the figure as PNG.
     """
     sentences = "".join(f"<p>{escape(claim['sentence'])}</p>\n" for claim in _claims(data))
     grids = "".join(_grid(table) for table in tables)
@@ -32,7 +32,7 @@ def experiment_page(data: dict[str, Any], tables: Sequence[Table], drawing: byte
     body = f"""<p><a href="index.html">All experiments</a></p>
 <h1>{escape(data["title"])}</h1>
 <p class="about">{escape(data["source"])} of the paper. Made by <code>{escape(data["command"])}</code>.</p>
-{_verdicts(data)}{sentences}
+{_verdicts(data)}{_rule()}{sentences}
 {pages.image(drawing, data["title"])}
 {grids}
 <h2>Settings</h2>
@@ -43,7 +43,7 @@ def experiment_page(data: dict[str, Any], tables: Sequence[Table], drawing: byte
 
 
 def index_page(place: Path) -> str:
-    """All experiments whose results are in a directory, with every verdict."""
+    """Return the page of all experiments whose results are in a directory, with every verdict."""
     found = [place / f"{name}.json" for name in EXPERIMENTS]
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
     sections = "".join(
@@ -53,11 +53,17 @@ def index_page(place: Path) -> str:
         for data in stored
     )
     count = [claim["verdict"] for data in stored for claim in _claims(data)]
-    summary = ", ".join(f"{text}: {count.count(verdict)}" for verdict, text in VERDICTS.items())
+    summary = ", ".join(
+        f"{MARKS[verdict]} {text}: {count.count(verdict)}" for verdict, text in VERDICTS.items()
+    )
     body = f"""<h1>Hybrid Random Features: the paper's evaluation, reproduced</h1>
-<p class="about">{len(count)} claims. {capital(summary)}.</p>
-{sections}"""
+<p class="about">{len(count)} claims. {summary}.</p>
+{_rule()}{sections}"""
     return pages.page("hrf reproduce", body)
+
+
+def _rule() -> str:
+    return f'<p class="rule"><small>{escape(RULE)}</small></p>\n'
 
 
 def _claims(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -68,9 +74,8 @@ def _verdicts(data: dict[str, Any]) -> str:
     rows = []
     for claim in _claims(data):
         texts = [claim[key] for key in ("claim", "paper", "ours", "matching")]
-        rows.append(
-            pages.row([*texts, VERDICTS[claim["verdict"]]], classes=["verdict"], style=claim["verdict"])
-        )
+        verdict = verdict_text(*(claim[key] for key in ("matched", "total", "cases", "criterion")))
+        rows.append(pages.row([*texts, verdict], classes=["verdict"], style=claim["verdict"]))
     return f"""<table class="claims">
 <thead>{pages.row(["the paper's claim", "paper", "ours", "matching", "verdict"], "th")}</thead>
 <tbody>
@@ -82,6 +87,7 @@ def _verdicts(data: dict[str, Any]) -> str:
 
 def _grid(table: Table) -> str:
     rows = "\n".join(pages.row(texts) for texts in table.rows)
+    caption = f"<p><small>{escape(table.caption)}.</small></p>\n" if table.caption else ""
     return f"""<h2>{escape(table.title)}</h2>
 <div class="wide"><table>
 <thead>{pages.row(table.header, "th")}</thead>
@@ -89,4 +95,4 @@ def _grid(table: Table) -> str:
 {rows}
 </tbody>
 </table></div>
-"""
+{caption}"""

@@ -1,4 +1,4 @@
-"""Finished parts of a run as files, so that it goes on where it was interrupted."""
+"""Finished parts of a run as files, so that an interrupted run resumes with the missing parts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from hrf.report import folder, write
 
-__all__ = ["Kept"]
+__all__ = ["FinishedParts"]
 
 
-class Kept(MutableMapping[str, Any]):
-    """Parts by name, a file each, in a directory of their own for every ``identity`` of a run."""
+class FinishedParts(MutableMapping[str, Any]):
+    """Results of parts by name, one file per part, in one directory per ``identity`` of a run."""
 
     def __init__(self, place: Path, identity: dict[str, Any]) -> None:
         text = json.dumps(identity, sort_keys=True)
@@ -45,7 +45,7 @@ class Kept(MutableMapping[str, Any]):
         return len(list(self.place.glob("*.json")))
 
     def clear(self) -> None:
-        """Forget the run, and the directory of all runs if it was the last."""
+        """Remove the parts of this run, and the directory of all runs if no other run is in it."""
         shutil.rmtree(self.place, ignore_errors=True)
         if self.place.parent.is_dir() and not any(self.place.parent.iterdir()):
             self.place.parent.rmdir()

@@ -15,7 +15,7 @@ from hrf import cli
 from hrf_paper import datasets
 from hrf_paper.experiments import lambda_estimates, registry
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.resume import Kept
+from hrf_paper.resume import FinishedParts
 
 TINY = replace(lambda_estimates.EXPERIMENT.quick, dim=3, n_projections=(1, 2), draws=20, angles=4)
 
@@ -186,14 +186,14 @@ def test_parts_of_other_settings_are_not_taken(tiny, tmp_path, monkeypatch):
     assert (tmp_path / ".parts").exists()  # those of seed 0 still wait
 
 
-def test_kept_parts(tmp_path):
-    kept = Kept(tmp_path, {"name": "x"})
+def test_finished_parts(tmp_path):
+    kept = FinishedParts(tmp_path, {"name": "x"})
     assert len(kept) == 0
     assert "a" not in kept
     kept["a"], kept["b"] = {"value": 0.1}, {"value": [1, 2]}
-    assert sorted(Kept(tmp_path, {"name": "x"})) == ["a", "b"]
-    assert Kept(tmp_path, {"name": "x"})["a"] == {"value": 0.1}
-    assert "a" not in Kept(tmp_path, {"name": "y"})
+    assert sorted(FinishedParts(tmp_path, {"name": "x"})) == ["a", "b"]
+    assert FinishedParts(tmp_path, {"name": "x"})["a"] == {"value": 0.1}
+    assert "a" not in FinishedParts(tmp_path, {"name": "y"})
     del kept["a"]
     assert list(kept) == ["b"]
     kept.clear()

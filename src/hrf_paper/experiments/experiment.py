@@ -1,8 +1,8 @@
-"""The contract of an experiment of the paper: settings to parts, parts to tables, claims and a figure.
+"""Contract of an experiment: settings to parts, parts to tables, claims and a figure.
 
 A *part* is a piece of work that ends in numbers, texts, lists and dictionaries, ready for JSON. It depends on
-the settings alone, so that an interrupted run goes on with the parts that are missing. What a part has under
-``"timings"`` was measured by a clock; all else is the same for the same seed.
+the settings alone, so that an interrupted run resumes with the parts that are missing. The entry ``"timings"`` of a
+part was measured by a clock; all other entries are the same for the same seed.
 """
 
 from __future__ import annotations
@@ -10,58 +10,42 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hrf
+from hrf_paper.experiments.verdicts import Claim
 
-__all__ = ["VERDICTS", "Claim", "Experiment", "Part", "Results", "Table", "run", "versions"]
+__all__ = ["Experiment", "Part", "Results", "Table", "run", "versions"]
 
 Part = Callable[[], dict[str, Any]]
-Results = dict[str, Any]  # of every part
+Results = dict[str, Any]  # by the name of the part
 S = TypeVar("S")
-
-VERDICTS = {
-    "holds": "holds",
-    "partly": "holds in part",
-    "fails": "does not hold",
-    "beyond": "not in the paper",
-}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper beside what was found.
-
-    Attributes:
-        claim: what the paper says, and where.
-        paper: its value.
-        ours: the same from this run.
-        verdict: a key of `VERDICTS`.
-        sentence: what is true, computed from the numbers.
-        matching: at which size of the estimators, where that matters.
-        measured: whether a clock was involved, so that another run may find other numbers.
-    """
-
-    claim: str
-    paper: str
-    ours: str
-    verdict: Literal["holds", "partly", "fails", "beyond"]
-    sentence: str
-    matching: str = ""
-    measured: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """Texts in rows; every row is as long as the header. A ``long`` one is for the page only."""
+    """Texts in rows; every row is as long as the header.
+
+    Attributes:
+        title: printed above.
+        header: one name per column.
+        rows: one text per column; on the terminal, texts that end with an asterisk stand out.
+        long: whether the table is for the page only.
+        caption: printed below.
+        styles: styles of rich for texts of the first column, by text.
+        padding: spaces between columns on the terminal, in addition to one.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     long: bool = False
+    caption: str = ""
+    styles: Mapping[str, str] = field(default_factory=dict)
+    padding: int = 1
 
 
 @dataclass(frozen=True)
@@ -69,16 +53,17 @@ class Experiment(Generic[S]):
     """One figure or table of the paper.
 
     Attributes:
-        name: as in the command.
-        title: what it is about, in one line.
-        source: where it stands in the paper.
+        name: the name on the command line.
+        title: the subject, in one line.
+        source: its place in the paper.
         full: the settings of the paper.
-        quick: smaller ones, done in seconds; all have a field ``seed``.
-        parts: the work by name; it loads data, so that what is missing is known before the work begins.
-        tables: of the results.
-        claims: of the paper, judged by the results.
-        figure: a ``matplotlib.figure.Figure``.
-        scaled: settings for a CPU, where those of the paper take days: what runs unless it is told otherwise.
+        quick: smaller settings, done in seconds; all settings have a field ``seed``.
+        parts: the work by name. It loads data, so that missing files are reported before the work begins.
+        tables: tables of the results.
+        claims: statements of the paper, judged by the results.
+        figure: draws a ``matplotlib.figure.Figure``.
+        scaled: settings for a CPU, where those of the paper take days: the default of the command.
+        needs: modules beside those that all experiments need.
     """
 
     name: str
@@ -91,42 +76,52 @@ class Experiment(Generic[S]):
     claims: Callable[[S, Results], list[Claim]]
     figure: Callable[[S, Results], Any]
     scaled: S | None = None
+    needs: tuple[str, ...] = ()
 
     def settings(self, *, quick: bool = False, full: bool = False) -> S:
-        """The ones asked for."""
+        """Return the settings asked for."""
         if quick and full:
             raise ValueError("both quick and full settings are asked for; expected one of them at most")
         if quick:
             return self.quick
         return self.full if full or self.scaled is None else self.scaled
 
+    def option(self, settings: Any) -> str | None:
+        """Return the option of the command that gives these settings, ``None`` if no option does."""
+        sizes = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}
+        for option, size in sizes.items():
+            if replace(self.settings(**size), seed=settings.seed) == settings:  # type: ignore[type-var]
+                return option
+        return None
+
 
 def run(
     parts: dict[str, Part],
     progress: Callable[[str, int, int], None] | None = None,
-    kept: MutableMapping[str, Any] | None = None,
+    finished: MutableMapping[str, Any] | None = None,
 ) -> Results:
-    """The results of all parts.
+    """Run all parts and return their results.
 
     Args:
         parts: the work by name.
-        progress: called with a part's name, the parts done and the number of all.
-        kept: parts that are done already; those that end in this run are added.
+        progress: called with the name of a part, the number of parts done and the number of all parts.
+        finished: parts of an earlier run; the parts of this run are added.
     """
-    kept = {} if kept is None else kept
+    finished = {} if finished is None else finished
     for done, (name, part) in enumerate(parts.items()):
         if progress is not None:
             progress(name, done, len(parts))
-        if name not in kept:
+        if name not in finished:
             start = time.perf_counter()
             found = part()
             found["timings"] = {"seconds": time.perf_counter() - start} | found.get("timings", {})
-            kept[name] = json.loads(json.dumps(found, allow_nan=False))  # the same, kept or not
-    return {name: kept[name] for name in parts}
+            # Through JSON, so that resumed and uninterrupted runs see the same values.
+            finished[name] = json.loads(json.dumps(found, allow_nan=False))
+    return {name: finished[name] for name in parts}
 
 
 def versions() -> dict[str, str]:
-    """Of everything that numbers depend on."""
+    """Return the versions of everything that numbers depend on."""
     return {"hrf": hrf.__version__, "python": platform.python_version()} | {
         name: _version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")
     }

@@ -1,4 +1,4 @@
-"""All experiments of the paper by name, in its order."""
+"""All experiments by name, in the order of the paper."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hrf_paper.experiments import (
+    angles,
     clustering,
     cost,
     lambda_estimates,
@@ -24,6 +25,7 @@ __all__ = ["EXPERIMENTS", "chosen"]
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
+        angles,
         mse_surface,
         lambda_estimates,
         max_relative_error,
@@ -39,7 +41,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
 
 
 def chosen(names: Sequence[str]) -> list[Experiment[Any]]:
-    """The experiments of these names, each once; ``all`` is all of them."""
+    """Return the experiments of these names, each once; ``all`` stands for all of them."""
     known = ", ".join(EXPERIMENTS)
     if not names:
         raise ValueError(f"no experiment is named; expected all, or some of {known}")

@@ -30,7 +30,7 @@ def test_chosen():
     assert [e.name for e in chosen(["all"])] == list(EXPERIMENTS)
     assert [e.name for e in chosen(["pointwise", "lambda", "pointwise"])] == ["lambda", "pointwise"]
     with pytest.raises(
-        ValueError, match=r"^there is no experiment 'x'; expected all, or some of mse-surface, "
+        ValueError, match=r"^there is no experiment 'x'; expected all, or some of angles, mse-surface, "
     ):
         chosen(["lambda", "x"])
     with pytest.raises(ValueError, match=r"^no experiment is named; expected all, "):

@@ -10,16 +10,17 @@ import torch
 from scipy.stats import wasserstein_distance
 
 import made_up
-from hrf.features.base import Features
+from hrf import Features
 from hrf_paper import datasets
 from hrf_paper.datasets import text as files
 from hrf_paper.experiments import ptb_metrics, sampled_softmax, wikitext2_metrics
-from hrf_paper.experiments import sampled_softmax_measure as drawing
-from hrf_paper.experiments import softmax_metrics_measure as measure
-from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS
 from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.scale import scaled_down
-from hrf_paper.experiments.softmax_metrics_table import PRINTED, SIZES
+from hrf_paper.experiments.sampled_softmax import measure as drawing
+from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
+from hrf_paper.experiments.shared.scaled_down import scaled_down
+from hrf_paper.experiments.softmax_metrics import measure
+from hrf_paper.experiments.softmax_metrics.distances import distances
+from hrf_paper.experiments.softmax_metrics.printed import PRINTED, SIZES
 
 METRICS = (ptb_metrics.EXPERIMENT, wikitext2_metrics.EXPERIMENT)
 
@@ -38,7 +39,7 @@ def distributions(n: int, v: int, seed: int) -> torch.Tensor:
 def test_distances_are_those_of_scipy():
     exact, other = distributions(5, 30, 0), distributions(5, 30, 1)
     scales = torch.linspace(-800, 800, 5, dtype=torch.float64)[:, None]  # no float holds exp of the ends
-    found = measure.distances(Features(other, scales), exact)
+    found = distances(Features(other, scales), exact)
     expected = [wasserstein_distance(range(30), range(30), p, q) for p, q in zip(exact, other, strict=True)]
     assert found["wasserstein"] == pytest.approx(sum(expected) / 5, rel=1e-9)
     gap = (exact.cumsum(-1) - other.cumsum(-1)).abs().amax(-1)
@@ -52,7 +53,7 @@ def test_negative_estimates_count_as_nothing():
     values = torch.tensor([[-9.0, 2.0, 2.0], [-1.0, 0.0, -2.0]])
     # The scale of a negative estimate must not drown the others; a row without hope is uniform.
     scale = torch.tensor([[5000.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    found = measure.distances(Features(values, scale), exact)
+    found = distances(Features(values, scale), exact)
     assert found["wasserstein"] == pytest.approx(0, abs=1e-12)
     assert found["negative"] == pytest.approx(3 / 6)
     assert found["hopeless"] == 1 / 2
@@ -103,7 +104,7 @@ def test_a_trained_model_is_not_trained_again(monkeypatch):
     settings = replace(ptb_metrics.EXPERIMENT.quick, redraws=1, features=(64,), fitted=64, queries=8)
     results = run(ptb_metrics.EXPERIMENT.parts(settings))
     monkeypatch.setattr(
-        "hrf_paper.experiments.training.Trainer._advance", lambda self: pytest.fail("trained again")
+        "hrf_paper.experiments.shared.training.Trainer._advance", lambda self: pytest.fail("trained again")
     )
     again = run(ptb_metrics.EXPERIMENT.parts(settings))
     assert again["epoch 1"]["perplexity"] == results["epoch 1"]["perplexity"]
@@ -158,16 +159,18 @@ def perplexities(settings, values):
 def test_claims_about_samplers_follow_from_perplexities():
     settings = sampled_softmax.EXPERIMENT.quick
     values = dict.fromkeys(drawing.SAMPLERS, 200.0) | {"exact": 150.0}
-    alike, order, exact, _, _ = sampled_softmax.claims(settings, perplexities(settings, values))
+    alike, order, exact, _, _ = sampled_softmax.EXPERIMENT.claims(settings, perplexities(settings, values))
     assert alike.verdict == "holds"
     assert "no two of them" in alike.sentence
     assert "150" in exact.sentence
     assert "lower, clearly so" in exact.sentence
     assert (order.verdict, order.ours) == ("fails", "better than trigonometric: none; than uniform: none")
     as_printed = values | {"uniform": 300.0, "trigonometric": 250.0}
-    assert sampled_softmax.claims(settings, perplexities(settings, as_printed))[1].verdict == "holds"
+    assert (
+        sampled_softmax.EXPERIMENT.claims(settings, perplexities(settings, as_printed))[1].verdict == "holds"
+    )
     far = values | {"FAVOR+": 300.0}
-    claim = sampled_softmax.claims(settings, perplexities(settings, far))[0]
+    claim = sampled_softmax.EXPERIMENT.claims(settings, perplexities(settings, far))[0]
     assert claim.verdict == "partly"
     assert "trigonometric and FAVOR+" in claim.sentence
 
@@ -183,9 +186,9 @@ def test_samplers_are_trained_and_compared():
     near = results[drawing.DISTANCES]
     # exp(cos θ) is between 1/e and e, so that no probability is more than e² times another.
     assert near["r = 1"]["uniform"] < near["r = 2"]["uniform"] < 1
-    for table in sampled_softmax.tables(settings, results):
+    for table in sampled_softmax.EXPERIMENT.tables(settings, results):
         assert all(len(row) == len(table.header) for row in table.rows)
-    assert sampled_softmax.figure(settings, results).get_axes()
+    assert sampled_softmax.EXPERIMENT.figure(settings, results).get_axes()
 
 
 def test_what_is_scaled_down_is_said():

@@ -1,0 +1,1 @@
+"""Modules that several experiments share: draws, estimators, language models and their training, plotting."""

@@ -1,0 +1,99 @@
+"""Many draws of a map's estimates: heads are independent, so a map with H heads makes H draws in one product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Generator, Tensor
+
+import hrf
+from hrf_paper.experiments.shared.estimators import Estimator
+
+__all__ = [
+    "CLOSE",
+    "all_estimates",
+    "deviations",
+    "estimates",
+    "fractions",
+    "mean_and_error",
+    "on_sphere",
+    "root_and_error",
+]
+
+# Standard errors within which a mean over draws agrees with its closed form.
+CLOSE = 5.0
+
+# Numbers in one chunk of draws: 8 MiB in float64, and about a dozen tensors of that size at a time.
+_CHUNK = 1 << 20
+
+Build = Callable[[int | None, Generator], "hrf.FeatureMap | hrf.coefficients.Coefficient"]
+
+
+def estimates(
+    build: Build, x: Tensor, y: Tensor, *, draws: int, seed: int, n_projections: int
+) -> Iterator[Tensor]:
+    """Yield the estimates for one query ``(1, d)`` and keys ``(S, d)``, in chunks ``(count, S)`` of all draws.
+
+    Args:
+        build: the map or coefficient from a number of heads and a generator.
+        x: the query.
+        y: the keys.
+        draws: the number of draws.
+        seed: the seed of the generator.
+        n_projections: rows of ω in one draw, for the size of the chunks.
+    """
+    generator = Generator().manual_seed(seed)
+    per_draw = x.shape[-1] * max(x.shape[-1], n_projections)
+    chunk = min(draws, max(1, _CHUNK // per_draw))
+    feature_map = build(chunk, generator)
+    for done in range(0, draws, chunk):
+        if done:
+            feature_map.redraw_(generator)
+        yield feature_map.estimate(x[None], y[None])[: draws - done, 0]
+
+
+def all_estimates(estimator: Estimator, x: Tensor, y: Tensor, *, draws: int, seed: int) -> Tensor:
+    """Return the estimates of all draws at once: ``(draws, S)``."""
+    rows = estimator.n_projections + estimator.n_coefficient_projections
+    return torch.cat(list(estimates(estimator, x, y, draws=draws, seed=seed, n_projections=rows)))
+
+
+def mean_and_error(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean over draws and its standard error: ``(draws, S) -> (S,)`` each."""
+    return values.mean(0), values.std(0) / math.sqrt(len(values))
+
+
+def root_and_error(values: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the root of the mean of (values/exact − 1)² over draws, and its standard error."""
+    mean, error = mean_and_error((values / exact - 1).square())
+    root = mean.sqrt()
+    return root, torch.where(root > 0, error / (2 * root), 0.0)  # d√v = dv / 2√v
+
+
+def deviations(seen: Tensor, error: Tensor, exact: Tensor) -> list[float]:
+    """Return the gap between seen and exact values in standard errors; 0 where both agree to rounding."""
+    gap = (seen - exact).abs()
+    return torch.where(gap <= 1e-9 * exact.abs() + 1e-12, 0.0, gap / error).tolist()
+
+
+def on_sphere(radius: float, dim: int, angles: list[float]) -> tuple[Tensor, Tensor]:
+    """Return one query ``(1, d)`` and one key per angle ``(S, d)``, all in one plane; any plane would do.
+
+    Args:
+        radius: the length of all vectors.
+        dim: d.
+        angles: angles between the query and the keys, in units of π.
+    """
+    theta = torch.tensor(angles, dtype=torch.float64) * math.pi
+    x, y = (torch.zeros(count, dim, dtype=torch.float64) for count in (1, len(angles)))
+    x[0, 0] = radius
+    # Rounded so that the last key is the opposite of the query to the last bit: sin π is not 0 in floats.
+    y[:, 0], y[:, 1] = theta.cos().round(decimals=15), theta.sin().round(decimals=15)
+    return x, y * radius
+
+
+def fractions(steps: int) -> list[float]:
+    """Return angles from 0 to π in equal steps, in units of π."""
+    return [k / steps for k in range(steps + 1)]

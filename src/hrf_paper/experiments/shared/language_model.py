@@ -1,0 +1,162 @@
+"""Language model of the paper (Section 4.3 and its appendix): an LSTM whose outputs are scored against all words.
+
+With queries q, the outputs of the LSTM, and keys k, the word embeddings that are also its inputs (tied weights),
+p(word) ∝ exp(τ qᵀk). The loss is
+
+    cross-entropy + λ E(‖q‖ − 1)² + λ E(‖k‖ − 1)²,
+
+with τ = 1 and λ = 0 on Penn Treebank, τ = 6 and λ = 2 on WikiText-2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+import hrf
+from hrf_paper.datasets import Batch
+from hrf_paper.experiments.shared.estimators import HYBRIDS, Estimator, matched
+
+__all__ = ["Draws", "LanguageModel", "State", "Training", "batch_loss", "perplexity", "sampled_loss"]
+
+State = tuple[Tensor, Tensor] | None  # of the LSTM, carried from batch to batch
+_INITIAL = 0.1  # embeddings start in [−0.1, 0.1]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of words for the loss in training.
+
+    Attributes:
+        sampler: ``uniform``, ``log-uniform``, ``exact``, or a map of `hrf_paper.experiments.shared.estimators`.
+        k: words drawn per target.
+        features: D of the maps; hybrids get m·n = D.
+        n_coefficient_projections: n of hybrids.
+        radius: the length of queries and embeddings while words are drawn, for maps only.
+        rebuild_every: steps after which the sampler is rebuilt from the current embeddings.
+    """
+
+    sampler: str
+    k: int = 40
+    features: int = 1024
+    n_coefficient_projections: int = 8
+    radius: float = 1.0
+    rebuild_every: int = 20
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that a trained model depends on.
+
+    Attributes:
+        text: a function of `hrf_paper.datasets`, ``penn_treebank`` or ``wikitext2``.
+        width: the width of embeddings and LSTM.
+        epochs: passes over the text.
+        layers: the number of layers of the LSTM.
+        dropout: the dropout before, between and after the layers.
+        batch_size: parts of the text side by side.
+        length: words per batch and part.
+        learning_rate: the learning rate of Adam.
+        clip: largest norm of a gradient.
+        temperature: τ.
+        length_penalty: λ.
+        words: words of the training text that are read, ``None`` for all.
+        judged_words: words of the validation and of the test text, ``None`` for all.
+        draws: how words are drawn, ``None`` for the full softmax.
+        seed: the seed of everything random.
+    """
+
+    text: str
+    width: int
+    epochs: int
+    layers: int = 2
+    dropout: float = 0.5
+    batch_size: int = 20
+    length: int = 35
+    learning_rate: float = 1e-3
+    clip: float = 0.35
+    temperature: float = 1.0
+    length_penalty: float = 0.0
+    words: int | None = None
+    judged_words: int | None = None
+    draws: Draws | None = None
+    seed: int = 0
+
+
+class LanguageModel(nn.Module):
+    """Words ``(L, B)`` to queries ``(L, B, width)``; the keys are ``words.weight``."""
+
+    def __init__(self, n_words: int, training: Training) -> None:
+        super().__init__()
+        self.words = nn.Embedding(n_words, training.width)
+        self.lstm = nn.LSTM(training.width, training.width, training.layers, dropout=training.dropout)
+        self.dropout = nn.Dropout(training.dropout)
+        nn.init.uniform_(self.words.weight, -_INITIAL, _INITIAL)
+
+    def forward(self, words: Tensor, state: State = None) -> tuple[Tensor, State]:
+        """Return queries and the last state, detached from the graph."""
+        queries, (h, c) = self.lstm(self.dropout(self.words(words)), state)
+        return self.dropout(queries), (h.detach(), c.detach())
+
+
+def sampled_loss(draws: Draws, embeddings: Tensor, seed: int) -> hrf.nn.SampledSoftmaxLoss:
+    """Return the loss for drawn words; ``seed`` is the seed of the map."""
+    n_words, dim = embeddings.shape
+    sampler: hrf.sampling.Sampler
+    if draws.sampler == "uniform":
+        sampler = hrf.sampling.UniformSampler(n_words)
+    elif draws.sampler == "log-uniform":
+        sampler = hrf.sampling.LogUniformSampler(n_words)
+    elif draws.sampler == "exact":
+        sampler = hrf.sampling.ExactSoftmaxSampler(embeddings)
+    else:
+        phi = Estimator(
+            draws.sampler,
+            dim,
+            draws.features,
+            draws.n_coefficient_projections,
+            projection="orthogonal",
+            sigma=1 / draws.radius,
+            radius=draws.radius,
+        )
+        if draws.sampler in HYBRIDS:
+            phi = matched(phi, "m·n = D", draws.features)
+        drawn = phi(None, Generator().manual_seed(seed))
+        sampler = hrf.sampling.SoftmaxSampler(embeddings, drawn, radius=draws.radius)
+    return hrf.nn.SampledSoftmaxLoss(sampler, draws.k)
+
+
+def batch_loss(
+    training: Training,
+    model: LanguageModel,
+    sampled: hrf.nn.SampledSoftmaxLoss | None,
+    batch: Batch,
+    state: State,
+) -> tuple[Tensor, State]:
+    """Return the loss of a batch, by the full softmax or by drawn words, and the last state."""
+    queries, state = model(batch.inputs, state)
+    scaled, keys = training.temperature * queries, model.words.weight
+    if sampled is None:
+        loss = F.cross_entropy((scaled @ keys.mT).flatten(0, 1), batch.targets.flatten())
+    else:
+        loss = sampled(scaled, batch.targets, keys)
+    if training.length_penalty:
+        gaps = [(vectors.norm(dim=-1) - 1).square().mean() for vectors in (queries, keys)]
+        loss = loss + training.length_penalty * (gaps[0] + gaps[1])
+    return loss, state
+
+
+@torch.no_grad()
+def perplexity(training: Training, model: LanguageModel, text: list[Batch]) -> float:
+    """Return exp of the mean cross-entropy of the full softmax, in nats."""
+    model.eval()
+    total, state = 0.0, None
+    for words, targets in text:
+        queries, state = model(words, state)
+        logits = (training.temperature * queries) @ model.words.weight.mT
+        total += float(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+    return math.exp(total / sum(targets.numel() for _, targets in text))

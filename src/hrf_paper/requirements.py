@@ -1,0 +1,35 @@
+"""Libraries that the paper's evaluation needs beside those of hrf, and how to install them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+__all__ = ["INSTALL", "missing", "require"]
+
+INSTALL = "pip install 'hybrid-random-features[paper]'"
+# Names of distributions that differ from the names of their modules.
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "Pillow"}
+
+
+def missing(modules: Iterable[str]) -> list[str]:
+    """Return the modules that cannot be imported, by the names of their distributions."""
+    return [_DISTRIBUTIONS.get(name, name) for name in modules if not _is_there(name)]
+
+
+def require(user: str, modules: Iterable[str]) -> None:
+    """Raise a ``ModuleNotFoundError`` of one sentence unless all modules are installed.
+
+    Args:
+        user: the subject of the sentence, "the experiment uci" for example.
+        modules: names to import.
+    """
+    if absent := missing(modules):
+        raise ModuleNotFoundError(f"{user} needs {' and '.join(absent)}: {INSTALL}", name=absent[0])
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # a module without a spec, made by hand
+        return True
