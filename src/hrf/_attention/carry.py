@@ -1,4 +1,4 @@
-"""What causal attention carries from earlier tokens to later ones."""
+"""The carry of causal attention: sums over earlier tokens that later ones need."""
 
 from __future__ import annotations
 

@@ -46,13 +46,10 @@ class ComplexMatrix(nn.Module):
         """Real and imaginary part of Ax: ``(..., L, d) -> (..., L, d)`` each."""
         if self.is_unit:
             return (x, None) if self.has_real else (None, x)
-        return self._times(self.real, x), self._times(self.imag, x)
-
-    def _times(self, part: Tensor | None, x: Tensor) -> Tensor | None:
-        if part is None:
-            return None
-        part = part.to(x.dtype)
-        return x * part if self.diagonal else x @ part.mT
+        real, imag = (None if part is None else part.to(x.dtype) for part in (self.real, self.imag))
+        if self.diagonal:
+            return None if real is None else x * real, None if imag is None else x * imag
+        return None if real is None else x @ real.mT, None if imag is None else x @ imag.mT
 
     def transposed(self, u: Tensor) -> Tensor:
         """Aᵀu of a real A: ``(..., L, d) -> (..., L, d)``."""

@@ -22,7 +22,7 @@ __all__ = ["arrays", "each", "installed", "parts", "serves"]
 
 @cache
 def installed() -> bool:
-    """Whether Numba is, and compiles."""
+    """Return whether Numba is installed and compiles."""
     try:
         import numba
     except ImportError:  # also where it is too old for NumPy
@@ -31,27 +31,27 @@ def installed() -> bool:
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether compiled loops can read these tensors: in memory of this machine, in float32 or float64."""
+    """Return whether compiled loops can read these tensors: on the CPU, in float32 or float64."""
     return installed() and all(can_look(t) and t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
 def parts(tokens: Tensor) -> list[tuple[int, slice]]:
-    """Each row of ``(R, L, ·)``, cut into parts if there are few rows: no thread is to wait long for another."""
+    """Cut ``(R, L, ·)`` into rows, and long rows into parts, so that no thread waits long for another."""
     n_rows, length = tokens.shape[:2]
     size = max(tuning.TASK_TOKENS, -(-length * n_rows // (tuning.TASKS_PER_THREAD * torch.get_num_threads())))
     return [(row, slice(start, start + size)) for row in range(n_rows) for start in range(0, length, size)]
 
 
 def arrays(*tensors: Tensor) -> tuple[Any, ...]:
-    """What compiled functions take; tensors to write to have to be contiguous."""
+    """Return tensors as NumPy arrays; tensors to write to have to be contiguous."""
     return tuple(t.detach().contiguous().numpy() for t in tensors)
 
 
 def each(function: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:
-    """Call a compiled function, which leaves the interpreter to others, with each of some arguments.
+    """Call a compiled function, which releases the interpreter's lock, once per task.
 
-    As many run at a time as PyTorch has threads, in these threads where possible: they wait for work in a loop for
-    some milliseconds after every operation, and others would have to share the processor with them.
+    As many calls run at a time as PyTorch has threads, in these very threads where possible: they spin for some
+    milliseconds after every operation, and threads of our own would have to share the processor with them.
     """
     pending = iter(list(tasks))
     errors: list[BaseException] = []
@@ -62,7 +62,7 @@ def each(function: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> N
                 if errors:
                     break
                 function(*task)
-        except BaseException as error:  # it would be lost in a foreign thread
+        except BaseException as error:  # an error would be lost in a foreign thread
             errors.append(error)
 
     n_threads, team = torch.get_num_threads(), _team()
@@ -82,7 +82,7 @@ _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @cache
 def _team() -> Callable[..., None] | None:
-    """What calls a function in every thread of OpenMP, if PyTorch uses it."""
+    """Return a function that calls another in every OpenMP thread, if PyTorch uses OpenMP."""
     if "backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     try:

@@ -5,8 +5,8 @@ On the way up from a leaf, the sum of a branch is added to that of its parent an
 down, a branch is its parent plus the state of its bit. So a code costs about two additions of states, however many
 bits it has. No difference is taken: a base whose weight is 0 for all keys gets exactly 0.
 
-A state is a row of numbers: the sum of φ(y) v(y)ᵀ, ``(D, w)``, then that of φ(y). Features are made of a few tokens at
-a time, right before the product that needs them.
+A state is a row of numbers: the sum of φ(y) v(y)ᵀ, ``(D, w)``, then the sum of φ(y). Features are computed for a few
+tokens at a time, right before the product that needs them.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def write(
     bits: Integers,
     bases: Integers,
 ) -> None:
-    """Add what keys with each value of each bit sum up to.
+    """Add the sums over the keys with each value of each bit.
 
     Args:
-        products: ``(S, ·)``, as of `hrf._attention.loops.features.prepare`, and so are those that follow.
+        products: ``(S, ·)``, from `prepare`, as are weights and codes.
         weights: ``(S, 2)``.
-        codes: ``(S, G)``; those out of range leave a key out.
+        codes: ``(S, G)``; a code out of range leaves its key out.
         values: ``(S, c)``.
         states: by value of each bit, the lowest bit first, ``(G, 2g, ·)``.
         bits: ``(G,)``.
         bases: ``(2, 3)``.
     """
-    left, right, flat = _room(states, bases)
+    left, right, flat = _scratch(states, bases)
     for group in range(len(bits)):
         order, ends = _by_code(codes[:, group], bits[group])
         branches, leaf, mass = _tree(bits[group], states, left)
@@ -81,21 +81,21 @@ def read(
     bases: Integers,
     column: int,
 ) -> None:
-    """What each query reads of the states of all bits of its code.
+    """Let each query read the states of all bits of its code.
 
-    That is the state of the other value of a bit for features of the first base, and that of its own for the second.
+    Features of the first base read the state of the other value of a bit, those of the second the state of its own.
 
     Args:
-        products: ``(L, ·)``, as of `hrf._attention.loops.features.prepare`, and so are those that follow.
+        products: ``(L, ·)``, from `prepare`, as are weights and codes.
         weights: ``(L, 2)``.
         codes: ``(L, G)``.
-        out: sums over values, and columns to no purpose, ``(L, ·)``.
-        states: as of `write`.
+        out: receives sums over values, ``(L, ·)``, with padded columns.
+        states: from `write`.
         bits: ``(G,)``.
         bases: ``(2, 3)``.
         column: where the sums over ones go.
     """
-    left, sums, flat = _room(states, bases)
+    left, sums, flat = _scratch(states, bases)
     for group in range(len(bits)):
         order, ends = _by_code(codes[:, group], bits[group])
         branches, leaf, mass = _tree(bits[group], states, left)
@@ -124,8 +124,8 @@ def read(
 
 
 @jit
-def _room(states: Array, bases: Integers) -> tuple[Array, Array, Array]:
-    """Memory for features of some tokens, for their values or sums, and to work with."""
+def _scratch(states: Array, bases: Integers) -> tuple[Array, Array, Array]:
+    """Allocate scratch buffers: features of a few tokens, their values or sums, and one for `fill`."""
     features = width(bases[0]) + width(bases[1])
     kind, features = states.dtype, features + -features % ROWS
     columns = states.shape[-1] // features - 1
@@ -138,7 +138,7 @@ def _room(states: Array, bases: Integers) -> tuple[Array, Array, Array]:
 
 @jit
 def _tree(n_bits: int, states: Array, left: Array) -> tuple[Array, Array, Array]:
-    """Zeros for the branches from the root to a leaf; of the leaf, the sums of φ(y) v(y)ᵀ and of φ(y)."""
+    """Allocate the branches from the root to a leaf; return also the leaf's sums of φ(y) v(y)ᵀ and of φ(y)."""
     branches = np.zeros((n_bits + 1, states.shape[-1]), states.dtype)
     size = states.shape[-1] - left.shape[1]
     return branches, branches[-1, :size].reshape(left.shape[1], -1), branches[-1, size:]
@@ -146,7 +146,7 @@ def _tree(n_bits: int, states: Array, left: Array) -> tuple[Array, Array, Array]
 
 @jit
 def _by_code(codes: Integers, n_bits: int) -> tuple[Integers, Integers]:
-    """Tokens by code, and where those of each code end."""
+    """Sort tokens by code, and return where each code ends."""
     n_codes = 1 << n_bits
     starts = np.zeros(n_codes + 1, np.int64)
     for code in codes:
@@ -163,7 +163,7 @@ def _by_code(codes: Integers, n_bits: int) -> tuple[Integers, Integers]:
 
 @jit
 def _length(code: int) -> int:
-    """How many bits there are up to the highest that is set."""
+    """Return the position of the highest bit that is set."""
     n = 0
     while code:
         n, code = n + 1, code >> 1
@@ -180,7 +180,7 @@ def _up(branches: Array, code: int, n_bits: int, states: Array) -> None:
 
 @jit
 def _move(branch: Array, parent: Array, state: Array) -> None:
-    """Add a branch to two others, and clear it."""
+    """Add a branch to its parent and to a state, and clear it."""
     for i in range(len(branch)):
         s = branch[i]
         parent[i] += s
@@ -190,7 +190,7 @@ def _move(branch: Array, parent: Array, state: Array) -> None:
 
 @jit
 def _down(branches: Array, code: int, n_bits: int, states: Array, first: int, features: int) -> None:
-    """Make the branches of the lowest bits from their parents and the states of their bits."""
+    """Compute the branches of the lowest bits from their parents and the states of their bits."""
     size = states.shape[-1] // features
     bounds = first * (size - 1), features * (size - 1), features * (size - 1) + first, features * size
     for bit in range(n_bits - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""What features and codes of tokens are made of, and features of a few tokens."""
+"""Projections, weights and codes of tokens, and from them the features of a few tokens."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def prepare(
     bases: Integers,
     logs: Array,
 ) -> None:
-    """What features and codes of tokens are made of.
+    """Compute projections, weights and codes of tokens.
 
     Args:
         tokens: u, ``(L, d)``.
-        products: ωᵀu come here, ``(L, ·)``.
-        weights: those of the features of both bases, ``(L, 2)``.
-        codes: the signs of each group of bits, ``(L, G)``.
-        largest: the largest |ωᵀu| and magnitude of a logarithm of a weight, ``(2,)``.
-        omega: ``(d, ·)``, for both bases, which may share it, then for the signs, then to no purpose.
-        bits: how many signs each group has, ``(G,)``.
-        bases: what features they are, and the first and the number of their products, ``(2, 3)``.
+        products: receives ωᵀu, ``(L, ·)``.
+        weights: receives the weights of both bases, ``(L, 2)``.
+        codes: receives the code of each group of sign bits, ``(L, G)``.
+        largest: receives the largest |ωᵀu| and the largest |log weight|, ``(2,)``.
+        omega: ``(d, ·)``, for both bases, which may share it, then for the signs, then padding.
+        bits: number of signs per group, ``(G,)``.
+        bases: kind of features, first product and number of products, per base, ``(2, 3)``.
         logs: logarithms of weights, a + b ‖u‖²/2 for each base, ``(2, 2)``.
     """
     n_real = (bases[:, 1] + bases[:, 2]).max()
@@ -76,7 +76,7 @@ def prepare(
 
 @jit
 def fill(products: Array, weights: Array, some: Integers, bases: Integers, flat: Array, out: Array) -> None:
-    """Features of both bases of some tokens, side by side; ``flat (2, ·)`` is memory to work with."""
+    """Write the features of both bases of some tokens side by side; ``flat (2, ·)`` is a scratch buffer."""
     column = 0
     for base in range(2):
         kind, start, n = bases[base]
@@ -87,7 +87,7 @@ def fill(products: Array, weights: Array, some: Integers, bases: Integers, flat:
         if kind == COS_SIN:
             for k in range(size):
                 first[k], second[k] = cos_sin(first[k])
-        else:  # for EXP alone, half of it is to no purpose
+        else:  # EXP uses half of it
             for k in range(size):
                 first[k], second[k] = exp_both(first[k])
         for i in range(len(some)):
@@ -100,20 +100,20 @@ def fill(products: Array, weights: Array, some: Integers, bases: Integers, flat:
 
 @jit
 def width(base: Integers) -> int:
-    """How many features a base has."""
+    """Return the number of features of a base."""
     return base[2] if base[0] == EXP else 2 * base[2]
 
 
 @jit
 def _raise(tops: Array, row: Array) -> None:
-    """The larger of each number and the magnitude of another."""
+    """Raise each number to the magnitude of another where that is larger."""
     for j in range(len(tops)):
         tops[j] = max(tops[j], abs(row[j]))
 
 
 @jit
 def _encode(signs: Array, codes: Integers) -> None:
-    """Codes of tokens with products ``(L, g)``."""
+    """Encode the signs of products ``(L, g)``."""
     for i in range(len(signs)):
         code = 0
         for bit in range(signs.shape[1]):

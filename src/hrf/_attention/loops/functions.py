@@ -1,6 +1,6 @@
 """exp, exp2, cos and sin for loops over many numbers, which a compiler can turn into loops over vectors.
 
-Those of float32 are Taylor polynomials as long as rounding demands. Those of float64 are the usual ones.
+In float32 they are Taylor polynomials as long as rounding demands; in float64 they are the usual functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING = np.float32(-127)  # exponent of 0
 
 
 def _parts(number: float) -> tuple[np.float32, np.float32, np.float32]:
-    """A number as a sum, the first two of so few digits that products with integers up to 4,096 are exact."""
+    """Split a number into three terms; products of the first two with integers up to 4,096 are exact."""
     found = []
     for _ in range(2):
         mantissa, exponent = math.frexp(number)
@@ -33,27 +33,27 @@ def _parts(number: float) -> tuple[np.float32, np.float32, np.float32]:
 _LN2_1, _LN2_2, _LN2_3 = _parts(math.log(2))
 _TURN_1, _TURN_2, _TURN_3 = _parts(math.pi / 2)
 
-# Sums in this order: in another, the parts would lose their point.
+# Sums keep this order: in another, splitting the constants would be pointless.
 _OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
 def exp2(t: float) -> float:
-    """2^t, for t up to 127; what float32 does not hold as a normal number is 0."""
+    """Return 2^t, for t up to 127; results below the normal range of float32 are 0."""
     return 2**t
 
 
 def exp(t: float) -> float:
-    """e^t, likewise for t up to 88."""
+    """Return e^t, for t up to 88; results below the normal range of float32 are 0."""
     return math.exp(t)
 
 
 def exp_both(t: float) -> tuple[float, float]:
-    """e^t and e^−t, for |t| up to 87."""
+    """Return e^t and e^−t, for |t| up to 87."""
     return math.exp(t), math.exp(-t)
 
 
 def cos_sin(t: float) -> tuple[float, float]:
-    """cos t and sin t; in float32, for |t| up to 6,000."""
+    """Return cos t and sin t; in float32, for |t| up to 6,000."""
     return math.cos(t), math.sin(t)
 
 
@@ -125,7 +125,7 @@ def _cos_sin(t: Any) -> Any:
 
 
 def _power(z: float, whole: float) -> float:
-    """e^z 2^whole, for |z| up to log(2)/2."""
+    """Return e^z 2^whole, for |z| up to log(2)/2."""
     raise NotImplementedError
 
 
@@ -140,7 +140,7 @@ def _of_parts(z: Any, whole: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _float_of_bits(context: Any, bits: Any) -> Any:
-    """The number whose bits are those of an integer."""
+    """Reinterpret the bits of an integer as a float."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())

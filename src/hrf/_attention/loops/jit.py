@@ -1,4 +1,4 @@
-"""How loops are compiled."""
+"""The compiler's options."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def jit(function: Function) -> Function:
     """Compile a function at its first call and keep it on disk, if there is a place for it.
 
-    It runs without the interpreter's lock. Sums may be taken in another order, and products and sums in one step; that
-    is all of ``fastmath`` it has.
+    It releases the interpreter's lock. Sums may be reordered, and a product and a sum fused; no other part of
+    ``fastmath`` is on.
     """
     options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
     try:

@@ -1,7 +1,7 @@
 """Softmax numerators of blocks of queries, each of which meets a list of keys.
 
-Some keys after others, on the scale of the largest product so far, as in online softmax. Products stand with a row for
-each key and a column for each query, so that all is done for many queries at once.
+Keys come in batches, on the scale of the largest product so far, as in online softmax. Products have a row per key and
+a column per query, so that each operation serves many queries at once.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def met(
     y: Array,
     values: Array,
 ) -> None:
-    """Σ 2^(xᵀy) v(y), over 2^scale, of all places of some blocks that hold a query.
+    """Sum 2^(xᵀy) v(y), over 2^scale, for all places of some blocks that hold a query.
 
     Args:
         members: query at each place, ``(N, size)``.
-        filled: which places hold one: the first, ``(N, size)``.
+        filled: which places hold a query; they come first, ``(N, size)``.
         first: where the list of each block begins, ``(N,)``.
-        lengths: how many keys from there the queries of a block meet, ``(N, 1)``, or each of them, ``(N, size)``.
+        lengths: number of keys from there that all queries of a block meet, ``(N, 1)``, or each query, ``(N, size)``.
         sums: ``(N, size, c)``; not written where a query meets no key.
-        scales: ``(N, size, 1)``, likewise. Places left over, which repeat the first query, get its scale.
+        scales: ``(N, size, 1)``, likewise. Empty places, which repeat the first query, get its scale.
         tokens: all lists of keys.
         x: queries, ``(·, d)``.
         y: keys, ``(·, d)``.
@@ -89,7 +89,7 @@ def met(
 
 @jit
 def _hide(products: Array, lengths: Integers) -> None:
-    """Leave out all keys of each query but the first."""
+    """Hide all keys of each query beyond its first ``lengths``."""
     for i in range(len(lengths)):
         for row in range(max(0, lengths[i]), len(products)):
             products[row, i] = -np.inf
@@ -97,7 +97,7 @@ def _hide(products: Array, lengths: Integers) -> None:
 
 @jit
 def _weigh(products: Array, top: Array, step: Array) -> None:
-    """Turn products into weights on the scale of the largest so far; ``step`` takes earlier ones to that scale."""
+    """Turn products into weights on the scale of the largest so far; ``step`` rescales earlier sums."""
     for i in range(len(top)):
         step[i] = top[i]
     for row in range(len(products)):

@@ -1,6 +1,6 @@
 """Small matrix products, whose sums stay in the processor's registers.
 
-The compiler finds no such loop by itself, and a call of a library for large products would cost more than these.
+The compiler finds no such loop by itself, and calling a library for large products costs more than the product.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hrf._attention.loops.jit import jit
 
 __all__ = ["COLUMNS", "ROWS", "WIDE", "add_product", "add_product_transposed", "padded"]
 
-ROWS, COLUMNS = 8, 8  # matrices have multiples of them
+ROWS, COLUMNS = 8, 8  # matrix sizes are multiples of these
 WIDE = 32  # columns of most tiles
 
 Array = NDArray[np.floating]
 
 
 def _tile(columns: int, *, transposed: bool) -> Any:
-    """A function that adds `ROWS` × ``columns`` entries of a product to those of another matrix.
+    """Return a function that adds `ROWS` × ``columns`` entries of a product to another matrix.
 
-    There is one for a left matrix as it is and one for its transpose: known strides make for fewer instructions.
+    There is one for a left matrix and one for its transpose: known strides need fewer instructions.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
     def add_tile(context: Any, out: Any, left: Any, right: Any, row: Any, column: Any) -> Any:
-        """Those at a row and a column."""
+        """Add the tile at a row and a column."""
         if not (out.dtype == left.dtype == right.dtype and out.layout == left.layout == right.layout == "C"):
             raise TypingError(f"products of contiguous arrays of one type, not of {out}, {left} and {right}")
 
@@ -50,7 +50,7 @@ def _tile(columns: int, *, transposed: bool) -> Any:
                 return ir.Constant(row.type, i)
 
             def of(data: Any, row: Any) -> Any:
-                """The vector at the columns of a row."""
+                """Return the vector at the columns of a row."""
                 place = builder.gep(data, [builder.add(builder.mul(row, width), column)])
                 return builder.bitcast(place, vector.as_pointer())
 
@@ -100,7 +100,7 @@ def add_product(out: Array, left: Array, right: Array) -> None:
 
 @jit
 def add_product_transposed(out: Array, left: Array, right: Array) -> None:
-    """Add the product of the transpose of ``left (k, m)`` with ``right (k, n)`` to ``out (m, n)``, likewise."""
+    """Add ``left.T @ right`` to ``out (m, n)``, for ``left (k, m)`` and ``right (k, n)``; sizes as in `add_product`."""
     wide = out.shape[1] // WIDE * WIDE
     for row in range(0, out.shape[0], ROWS):
         for column in range(0, wide, WIDE):
@@ -110,5 +110,5 @@ def add_product_transposed(out: Array, left: Array, right: Array) -> None:
 
 
 def padded(n: int) -> int:
-    """The least number of columns that is enough for n."""
+    """Round n up to a multiple of `COLUMNS`."""
     return n + -n % COLUMNS

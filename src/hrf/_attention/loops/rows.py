@@ -1,4 +1,4 @@
-"""What loops do to a row of numbers: in functions of their own, compilers turn them into vectors."""
+"""Operations on a row of numbers: in functions of their own, the compiler vectorises them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Row = NDArray[np.floating]
 
 @jit
 def clear(row: Row) -> None:
-    """Zeros."""
+    """Set to zero."""
     for j in range(len(row)):
         row[j] = 0
 
 
 @jit
 def copy(row: Row, to: Row) -> None:
-    """Copy as much of a row as both have room for."""
+    """Copy as many numbers as both rows hold."""
     for j in range(min(len(row), len(to))):
         to[j] = row[j]
 
@@ -35,28 +35,28 @@ def scale(row: Row, factor: float) -> None:
 
 @jit
 def add(one: Row, other: Row, out: Row) -> None:
-    """The sum of two rows."""
+    """Write the sum of two rows to ``out``."""
     for j in range(len(out)):
         out[j] = one[j] + other[j]
 
 
 @jit
 def scaled(row: Row, factor: float, out: Row) -> None:
-    """A row times a number."""
+    """Write a row times a number to ``out``."""
     for j in range(len(row)):
         out[j] = row[j] * factor
 
 
 @jit
 def increase(total: Row, row: Row) -> None:
-    """Add a row."""
+    """Add a row in place."""
     for j in range(len(total)):
         total[j] += row[j]
 
 
 @jit
 def dot(row: Row, other: Row) -> float:
-    """The product of two rows."""
+    """Return the dot product of two rows."""
     total = row[0] * other[0]
     for j in range(1, len(row)):
         total += row[j] * other[j]
