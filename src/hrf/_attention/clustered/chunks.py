@@ -31,10 +31,9 @@ __all__ = ["Clustered"]
 class Clustered(Chunks):
     """Chunk features for a base of residuals, and for a default map."""
 
-    length = tuning.CLUSTERED_CHUNKS
-
     def __init__(self, call: Call) -> None:
         super().__init__(call)
+        self.length = tuning.CLUSTERED_CHUNKS
         assert isinstance(call.feature_map, ClusteredHybrid)
         self._phi = call.feature_map
 
