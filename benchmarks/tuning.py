@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def _training(phi: hrf.FeatureMap, heads: int = 4, length: int = 4096) -> Run:
     return run
 
 
+@cache
 def _clusters(n: int = 16, **arguments: Any) -> hrf.ClusteredHybrid:
     q, k, _ = _tensors(1, 512)
     defaults: dict[str, Any] = {"base": "shifted", "n_clusters": (n, n), "n_projections": 16}
@@ -55,6 +57,14 @@ def _clusters(n: int = 16, **arguments: Any) -> hrf.ClusteredHybrid:
 
 def _positive() -> hrf.FeatureMap:
     return hrf.Positive(64, n_projections=128)
+
+
+def _trigonometric() -> hrf.FeatureMap:
+    return hrf.Trigonometric(64, n_projections=128)
+
+
+def _partly_exact() -> hrf.FeatureMap:
+    return _clusters(64, base="separable", exact_share=0.1)
 
 
 def _angular() -> hrf.FeatureMap:
@@ -89,8 +99,8 @@ def _exact_sampling() -> Run:
 CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "FEATURE_FLOATS": ("Positive.queries, 32,768 vectors", lambda: _queries(_positive())),
     "HYBRID_FLOATS": ("AngularHybrid.queries, 32,768 vectors", lambda: _queries(_angular())),
-    "DENSE_FLOATS": ("Trigonometric, 4,096 tokens", lambda: _attention(hrf.Trigonometric(64, n_projections=128))),
-    "DENSE_LEAST_ROWS": ("Trigonometric, 64 heads of 512 tokens", lambda: _attention(hrf.Trigonometric(64, n_projections=128), 64, 512)),
+    "DENSE_FLOATS": ("Trigonometric, 4,096 tokens", lambda: _attention(_trigonometric())),
+    "DENSE_LEAST_ROWS": ("Trigonometric, 64 heads of 512 tokens", lambda: _attention(_trigonometric(), 64, 512)),
     "UNSCALED_FLOATS": ("Positive, 4,096 tokens", lambda: _attention(_positive())),
     "UNSCALED_ROWS": ("Positive, 4,096 tokens", lambda: _attention(_positive())),
     "CAUSAL_CHUNK": ("Positive, causal, 4,096 tokens", lambda: _attention(_positive(), is_causal=True)),
@@ -106,7 +116,7 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "CLUSTER_TOKENS": ("shifted 16 × 16, 8 heads of 8,192 tokens", lambda: _attention(_clusters(), 8, 8192)),
     "CLUSTER_FLOATS": ("shifted 16 × 16, 4,096 tokens", lambda: _attention(_clusters())),
     "TASKS_PER_THREAD": ("AngularHybrid, 4,096 tokens", lambda: _attention(_angular())),
-    "EXACT_TASKS_PER_THREAD": ("separable with exact pairs, 4,096 tokens", lambda: _attention(_clusters(64, base="separable", exact_share=0.1))),
+    "EXACT_TASKS_PER_THREAD": ("separable with exact pairs, 4,096 tokens", lambda: _attention(_partly_exact())),
     "TASK_TOKENS": ("AngularHybrid, 1 head of 4,096 tokens", lambda: _attention(_angular(), 1)),
     "FITTING_FLOATS": ("fit of moments, 8 × 8 clusters", _fitting),
     "TREE_TOP": ("40 draws for 700 queries, 50,000 classes", _sampling),
