@@ -13,7 +13,10 @@ from pathlib import Path
 
 HRF = Path(__file__).parents[1] / "src" / "hrf"
 SOURCES = [*sorted((HRF / "_attention" / "loops").glob("*.py")), HRF / "tuning.py"]
-TEXT = b"".join(path.read_bytes() for path in (*SOURCES, Path(__file__).with_name("test_compiled.py")))
+TEXT = b"".join(
+    path.read_bytes()
+    for path in (*SOURCES, Path(__file__).parent / "attention" / "loops" / "test_functions.py")
+)
 FOLDER = Path(tempfile.gettempdir()) / f"hrf-{getpass.getuser()}-{hashlib.sha256(TEXT).hexdigest()[:16]}"
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(FOLDER))

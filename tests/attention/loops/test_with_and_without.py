@@ -1,0 +1,39 @@
+"""Attention with compiled loops and without them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hrf
+from attention.engines import inputs, reference
+from hrf._attention import loops as compiled
+from hrf._attention.angular import stream as angular
+from hrf._attention.clustered import bidirectional as clusters
+
+DIM = 6
+
+
+def maps():
+    torch.manual_seed(0)
+    yield hrf.AngularHybrid(DIM, n_projections=8, n_coefficient_projections=8)
+    yield hrf.AngularHybrid(DIM, n_projections=5, n_coefficient_projections=11, heads=3)
+    x, y = 0.5 * torch.randn(2, 3, 200, DIM)
+    for base in ("separable", "paper"):
+        yield hrf.ClusteredHybrid.fit(x, y, n_clusters=(4, 5), base=base, exact_share=0.3, heads=3)
+
+
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("index", range(4))
+def test_sums_with_and_without(monkeypatch, threads, loops, dtype, masked, index):
+    """Both ways are as near to the definition: eight bits of the type are for roundings of logarithms and sums."""
+    monkeypatch.setattr(compiled, "installed", lambda: loops)
+    phi = list(maps())[index].double()
+    x, y, values = inputs(2, 3, length=130, keys=140, dim=DIM)
+    keep = torch.arange(140) < torch.tensor([100, 140]).view(2, 1, 1) if masked else None
+    expected, size = reference(x, y, values, phi, keep)
+    engine = angular if index < 2 else clusters
+    found = engine.sums(*(t.to(dtype) for t in (x, y, values)), phi.to(dtype), keep).unscaled()
+    assert ((found - expected).abs() <= 2**8 * torch.finfo(dtype).eps * size).all()

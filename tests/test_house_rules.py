@@ -1,0 +1,87 @@
+"""Rules of the house that a machine can check: sizes of files and functions, names, private members."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = sorted(
+    path
+    for folder in ("src", "benchmarks", "examples", "tools", "docs")
+    for path in (ROOT / folder).rglob("*.py")
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+SOURCE = [path for path in CODE if path.is_relative_to(ROOT / "src")]
+
+MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 300, 60, 10
+# Members of named tuples and of Python's own objects that begin with an underscore but are public.
+PUBLIC = {"_replace", "_fields", "_asdict", "_make"}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef))
+
+
+def lines(function: ast.FunctionDef) -> int:
+    """Lines of the body, without signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+@pytest.mark.parametrize("path", CODE + TESTS, ids=name)
+def test_files_are_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", CODE, ids=name)
+def test_functions_are_short(path):
+    long = {function.name: lines(function) for function in functions(path)}
+    assert not {found: count for found, count in long.items() if count > MOST_FUNCTION_LINES}
+
+
+def test_most_functions_are_very_short():
+    assert median(lines(function) for path in SOURCE for function in functions(path)) < MEDIAN_FUNCTION_LINES
+
+
+def test_no_two_classes_of_one_name_in_a_package():
+    found: dict[Path, Counter[str]] = defaultdict(Counter)
+    for path in SOURCE:
+        package = path.parent
+        found[package].update(node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))
+    assert not {
+        (name(package), cls)
+        for package, classes in found.items()
+        for cls, count in classes.items()
+        if count > 1
+    }
+
+
+@pytest.mark.parametrize("path", SOURCE, ids=name)
+def test_no_private_member_of_another_room(path):
+    """A private member belongs to its file, or to a class of the same folder that the file builds on."""
+    own = {node.name for folder in [path.parent] for p in folder.glob("*.py") for node in ast.walk(tree(p))
+           if isinstance(node, ast.FunctionDef)}  # fmt: skip
+    own |= {n.attr for p in path.parent.glob("*.py") for n in ast.walk(tree(p))
+            if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}  # fmt: skip
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+            continue
+        if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "torch"):
+            continue
+        if ast.unparse(node.value).startswith(("torch.", "super()")) or node.attr in PUBLIC:
+            continue
+        assert node.attr in own, f"{name(path)}:{node.lineno} reaches for {ast.unparse(node)}"
