@@ -1,4 +1,4 @@
-"""What all samplers promise: stated probabilities are those of the draws."""
+"""All samplers keep their promise: stated probabilities match the draws."""
 
 from __future__ import annotations
 
