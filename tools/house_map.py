@@ -66,8 +66,8 @@ class Trace:
 
 
 def hops(stack: Iterable[Call]) -> list[str]:
-    """List the files of a stack, consecutive functions of one file taken together."""
-    return _without_repeats(file for file, _ in stack)
+    """List the files of a stack, consecutive functions of one file taken together and decorators left out."""
+    return _without_repeats(file for file, function in stack if function != "wrapped")
 
 
 def _without_repeats(files: Iterable[str]) -> list[str]:
