@@ -55,6 +55,10 @@ def house(tmp_path, monkeypatch):
         "def start(): return [step(i) for i in range(2)]\n"
         "def step(i): return b.work(finish) if i else base.check()\n"
         "def finish(): return base.check()\n"
+        "class Room:\n"
+        "    @property\n"
+        "    def size(self): return 3\n"
+        "    def measure(self): return 3\n"
     )
     (tmp_path / "hrf" / "b.py").write_text("def work(then): return then()\n")
     (package / "base.py").write_text("import b\ndef check(): return b.work(bool)\n")
@@ -75,6 +79,13 @@ def test_the_deepest_stack_is_found(house):
 def test_back_and_forth_is_found_unless_through_the_contract(house):
     found = house_map.trace(importlib.import_module("a").start, house)
     assert found.back_and_forth == {("a.py", "b.py")}
+
+
+def test_the_way_does_not_end_in_a_property(house):
+    room = importlib.import_module("a").Room()
+    found = house_map.trace(lambda: (room.size, room.measure()), house)
+    assert found.deepest == [("a.py", "size")]
+    assert found.way == [("a.py", "measure")]
 
 
 def test_returns_to_the_contract_are_not_shown():
