@@ -17,6 +17,7 @@ ROOMS = [
     "disk",
     "numerics",
     "registry",
+    "tuning",
     "kernels",
     "theory",
     "projections",

@@ -23,15 +23,26 @@ def test_the_map_is_drawn_from_the_code():
     assert done.returncode == 0, done.stderr
 
 
-def test_rooms_exist():
+def listed_rooms() -> list[str]:
+    """Paths in the first column of the table of rooms, without their slash."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = re.search(r"\| room \|.*?\n\n", text, flags=re.DOTALL)[0]
-    rooms = [
-        room for row in table.strip().splitlines()[2:] for room in re.findall(r"`([^`]+)`", row.split("|")[1])
-    ]
-    assert len(rooms) > 15
-    for room in rooms:
-        assert (ROOT / room).exists() or (ROOT / f"{room}.py").exists(), room
+    cells = [row.split("|")[1] for row in table.strip().splitlines()[2:]]
+    return [room.rstrip("/") for cell in cells for room in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_listed_rooms_exist():
+    for room in listed_rooms():
+        assert (ROOT / room).is_dir() or (ROOT / f"{room}.py").is_file(), room
+
+
+@pytest.mark.parametrize("package", ["src/hrf", "src/hrf_paper"])
+def test_all_rooms_are_listed(package):
+    entries = [path for path in (ROOT / package).iterdir() if not path.name.startswith(("__", "py.typed"))]
+    rooms = listed_rooms()
+    for path in entries:
+        name = f"{package}/{path.name.removesuffix('.py')}"
+        assert any(room == name or room.startswith(f"{name}/") for room in rooms), f"{name} is not listed"
 
 
 @pytest.fixture
@@ -44,6 +55,10 @@ def house(tmp_path, monkeypatch):
         "def start(): return [step(i) for i in range(2)]\n"
         "def step(i): return b.work(finish) if i else base.check()\n"
         "def finish(): return base.check()\n"
+        "class Room:\n"
+        "    @property\n"
+        "    def size(self): return 3\n"
+        "    def measure(self): return 3\n"
     )
     (tmp_path / "hrf" / "b.py").write_text("def work(then): return then()\n")
     (package / "base.py").write_text("import b\ndef check(): return b.work(bool)\n")
@@ -64,6 +79,13 @@ def test_the_deepest_stack_is_found(house):
 def test_back_and_forth_is_found_unless_through_the_contract(house):
     found = house_map.trace(importlib.import_module("a").start, house)
     assert found.back_and_forth == {("a.py", "b.py")}
+
+
+def test_the_way_does_not_end_in_a_property(house):
+    room = importlib.import_module("a").Room()
+    found = house_map.trace(lambda: (room.size, room.measure()), house)
+    assert found.deepest == [("a.py", "size")]
+    assert found.way == [("a.py", "measure")]
 
 
 def test_returns_to_the_contract_are_not_shown():

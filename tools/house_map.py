@@ -1,7 +1,8 @@
 """Draw the map of the house in CONTRIBUTING.md: the files that a vector passes on its way through each consumer.
 
 Each of the `ways` runs once to warm up and once under a profiler that looks at calls of functions in ``src``. The map
-shows its deepest stack of calls as a chain of files, with consecutive functions of one file taken together.
+shows its deepest stack of calls as a chain of files, with consecutive functions of one file taken together; decorators
+and properties at the end are left out.
 
     python -m tools.house_map            write the map into CONTRIBUTING.md (make house-map)
     python -m tools.house_map --depth    also print depths in calls, and where calls go back and forth between two files
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import inspect
 import io
 import itertools
 import os
@@ -47,27 +50,31 @@ class Trace:
 
     Attributes:
         deepest: the first of the deepest stacks of calls, outermost call first.
+        way: the same among stacks that do not end in a property: reading one is no work.
         files: all files that were visited.
         back_and_forth: files A, B of calls A → B → A, the contract left out.
     """
 
     deepest: list[Call] = field(default_factory=list)
+    way: list[Call] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
     back_and_forth: set[tuple[str, str]] = field(default_factory=set)
 
-    def see(self, stack: list[Call]) -> None:
+    def see(self, stack: list[Call], is_property: bool) -> None:
         """Take the stack at a call into account."""
         self.files.add(stack[-1][0])
         if len(stack) > len(self.deepest):
             self.deepest = stack
+        if len(stack) > len(self.way) and not is_property:
+            self.way = stack
         match hops(stack)[-3:]:
             case [first, middle, last] if first == last and CONTRACT not in (first, middle):
                 self.back_and_forth.add((first, middle))
 
 
 def hops(stack: Iterable[Call]) -> list[str]:
-    """List the files of a stack, consecutive functions of one file taken together."""
-    return _without_repeats(file for file, _ in stack)
+    """List the files of a stack, consecutive functions of one file taken together and decorators left out."""
+    return _without_repeats(file for file, function in stack if function != "wrapped")
 
 
 def _without_repeats(files: Iterable[str]) -> list[str]:
@@ -87,7 +94,7 @@ def trace(way: Callable[[], object], source: Path = SOURCE) -> Trace:
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and _counts(frame, prefix):
-            found.see(_stack(frame, prefix))
+            found.see(_stack(frame, prefix), _is_property(frame))
 
     sys.setprofile(profile)
     try:
@@ -99,6 +106,14 @@ def trace(way: Callable[[], object], source: Path = SOURCE) -> Trace:
 
 def _counts(frame: FrameType, prefix: str) -> bool:
     return frame.f_code.co_filename.startswith(prefix) and frame.f_code.co_name not in _INNER
+
+
+def _is_property(frame: FrameType) -> bool:
+    code = frame.f_code
+    if code.co_argcount != 1 or code.co_varnames[0] != "self":
+        return False
+    found = inspect.getattr_static(type(frame.f_locals["self"]), code.co_name, None)
+    return isinstance(found, property | functools.cached_property)
 
 
 def _stack(innermost: FrameType, prefix: str) -> list[Call]:
@@ -191,7 +206,7 @@ def house_map(traces: dict[str, Trace]) -> str:
     """Format the traces as a table in Markdown."""
     lines = ["| way | files, from the call inwards |", "| --- | --- |"]
     for name, found in traces.items():
-        lines.append(f"| {name} | {' → '.join(f'`{file}`' for file in shown(found.deepest))} |")
+        lines.append(f"| {name} | {' → '.join(f'`{file}`' for file in shown(found.way))} |")
     return "\n".join(lines)
 
 

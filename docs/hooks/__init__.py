@@ -1,1 +1,1 @@
-"""What mkdocs calls while it builds the site."""
+"""Hooks that mkdocs calls while it builds the site."""

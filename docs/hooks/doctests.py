@@ -1,4 +1,4 @@
-"""Doctests stand in docstrings without a fence; in Markdown they need one."""
+"""Fence the doctests of docstrings, as Markdown requires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 
 class FenceDoctests(Extension):
-    """For mkdocstrings: every doctest, up to the next empty line, becomes a block of code."""
+    """Extension of mkdocstrings: every doctest, up to the next empty line, becomes a block of code."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Rewrite the docstring of a module, class or function."""

@@ -1,6 +1,6 @@
-r"""Formulas are MathML, made when the site is built: browsers draw them without scripts or a network.
+r"""Convert formulas to MathML when the site is built: browsers draw it without scripts or a network.
 
-Arithmatex marks them in the page, ``\(…\)`` in a line and ``\[…\]`` on their own.
+Arithmatex marks formulas in the page, ``\(…\)`` inline and ``\[…\]`` on lines of their own.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """What mkdocs calls for each page."""
+    """Convert the formulas of a page; mkdocs calls this."""
     return _FORMULA.sub(_mathml, content)

@@ -1,6 +1,6 @@
-"""Pages quote the repository instead of repeating it.
+"""Include parts of the repository in pages, instead of repeating them.
 
-A line ``{{ README.md # Attention }}`` becomes the text below that heading, up to the next heading; a line
+A line ``{{ README.md # Start }}`` becomes the text below that heading, up to the next heading; a line
 ``{{ examples/centred.py }}`` becomes the file.
 """
 
@@ -18,7 +18,7 @@ _FENCE_OR_HEADING = re.compile(r"^(?:```|#+ (?P<heading>.+))")
 
 
 def expand(text: str) -> str:
-    """The text of a page with all that it includes."""
+    """Return the text of a page with its includes filled in."""
     return _INCLUDE.sub(_included, text)
 
 
@@ -35,7 +35,7 @@ def _included(match: re.Match[str]) -> str:
 
 
 def _sections(text: str) -> dict[str, str]:
-    """The lines below each heading; a # inside a fence is a comment."""
+    """Collect the lines below each heading; a # inside a fence is a comment."""
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
     fenced = False
@@ -51,5 +51,5 @@ def _sections(text: str) -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What mkdocs calls for each page."""
+    """Fill in the includes of a page; mkdocs calls this."""
     return expand(markdown)

@@ -58,7 +58,7 @@ def test_future_tokens_change_nothing(build, feature_map, tokens):
 @pytest.mark.parametrize("side", [None, "left"])
 @pytest.mark.parametrize("build", DECODERS)
 def test_generation_with_a_cache(build, side, cache, tokens):
-    """Logits of each generated token are those of a forward pass without a cache."""
+    """Logits of each generated token equal the logits of a forward pass without a cache."""
     model, mask = made(build), padded(side) if side else torch.ones_like(tokens)
     options = {"use_cache": False} if cache is None else {"cache_implementation": cache}
     generated = model.generate(

@@ -1,4 +1,4 @@
-"""What all samplers promise: stated probabilities are those of the draws."""
+"""All samplers keep their promise: stated probabilities match the draws."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOOKING = ["exact", "positive", "positive, features held", "trigonometric"]  # a
 
 @pytest.fixture(params=SAMPLERS)
 def sampler(request, monkeypatch):
-    monkeypatch.setattr("hrf.sampling.tuning.TOP", 2)  # so that few classes make several levels
+    monkeypatch.setattr("hrf.tuning.TREE_TOP", 2)  # so that few classes make several levels
     return SAMPLERS[request.param]()
 
 
@@ -207,7 +207,7 @@ def test_log_uniform_is_zipfs_law():
 
 
 def test_the_exact_sampler_states_the_softmax(monkeypatch):
-    monkeypatch.setattr("hrf.sampling.tuning.LOGITS", 2 * CLASSES)
+    monkeypatch.setattr("hrf.tuning.EXACT_LOGITS", 2 * CLASSES)
     sampler = ExactSoftmaxSampler(CLASS_EMBEDDINGS)
     expected = (QUERIES @ CLASS_EMBEDDINGS.mT).log_softmax(-1)
     torch.testing.assert_close(sampler.log_prob(QUERIES, everything()), expected)

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 import hrf
 from features.registry import DIM, MAPS, build
-from hrf.sampling import SoftmaxSampler, tuning
+from hrf import tuning
+from hrf.sampling import SoftmaxSampler
 
 CLASSES = 43  # not a multiple of anything
 CLASS_EMBEDDINGS = 0.4 * torch.randn(CLASSES, DIM, generator=Generator().manual_seed(0), dtype=torch.float64)
@@ -23,9 +24,9 @@ EVERYTHING = torch.arange(CLASSES).expand(len(QUERIES), CLASSES)
 
 @pytest.fixture(autouse=True)
 def _narrow(monkeypatch):
-    monkeypatch.setattr(tuning, "TOP", 3)  # so that few classes make several levels
-    monkeypatch.setattr(tuning, "BLOCK", 1 << 10)
-    monkeypatch.setattr(tuning, "QUERIES", 2)
+    monkeypatch.setattr(tuning, "TREE_TOP", 3)  # so that few classes make several levels
+    monkeypatch.setattr(tuning, "TREE_FLOATS", 1 << 10)
+    monkeypatch.setattr(tuning, "TREE_QUERIES", 2)
 
 
 def probabilities(sampler, queries=QUERIES):
@@ -36,8 +37,8 @@ def by_definition(feature_map, x, y, leaf_size, share):
     """Branch by branch from pairwise estimates, in Python: the naive twin, ``(C,)`` for one query."""
     estimates = feature_map.estimate(x[None], y)[0].tolist()
     spans = [leaf_size]
-    while math.ceil(len(y) / spans[0]) > tuning.TOP:
-        spans.insert(0, spans[0] * tuning.FAN)
+    while math.ceil(len(y) / spans[0]) > tuning.TREE_TOP:
+        spans.insert(0, spans[0] * tuning.TREE_FAN)
     if leaf_size > 1:
         spans.append(1)
 
@@ -103,7 +104,7 @@ def test_no_class_is_below_its_part_of_the_uniform_share():
 
 def test_features_of_all_classes_are_held_where_they_are_small(monkeypatch):
     phi = build("positive")
-    monkeypatch.setattr(tuning, "HELD", 8 * CLASSES * phi.feature_dim)
+    monkeypatch.setattr(tuning, "TREE_HELD_BYTES", 8 * CLASSES * phi.feature_dim)
     assert SoftmaxSampler(CLASS_EMBEDDINGS, phi).leaf_size == 1
     assert SoftmaxSampler(CLASS_EMBEDDINGS.repeat(2, 1), phi).leaf_size == 4
 

@@ -203,7 +203,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.passes += 1
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Keep the map and the count if the state is that of a plain `torch.nn.MultiheadAttention`."""
+        """Keep the map and the count if the state comes from a plain `torch.nn.MultiheadAttention`."""
         own = {f"{prefix}feature_map.{name}": value for name, value in self.feature_map.state_dict().items()}
         own[f"{prefix}passes"] = self.passes
         if not own.keys() & state_dict.keys():

@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["choose", "chosen_products"]
+__all__ = ["choose", "chosen_products", "step_down"]
 
 
 def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
@@ -41,3 +41,41 @@ def chosen_products(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
             check_invariants=False,  # the columns of a row need no order here
         )
     return torch.sparse.sampled_addmm(places, x, rows.mT, beta=0.0).values().view(index.shape)
+
+
+def step_down(
+    masses: Tensor,
+    nodes: Tensor,
+    span: int,
+    draws: int,
+    *,
+    n_classes: int,
+    forced: Tensor | None,
+    drawn: bool,
+    generator: Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Choose a node per draw; return nodes and the logarithms of their probabilities, ``(n, k)`` both.
+
+    Args:
+        masses: estimates, ``(n, r, branches)``, for r · draws = k.
+        nodes: their indices in the level.
+        span: classes per node.
+        draws: number of draws per row.
+        n_classes: number of classes.
+        forced: classes whose way is given; negative where branches are drawn.
+        drawn: whether there is anything to draw.
+        generator: the source of randomness.
+    """
+    weights = masses.clamp_(min=0)
+    total = weights.sum(-1, keepdim=True)
+    if (hopeless := total == 0).any():
+        classes = (n_classes - nodes * span).clamp(0, span).to(weights.dtype)
+        weights = torch.where(hopeless, classes, weights)
+        total = weights.sum(-1, keepdim=True)
+    branch = choose(weights, draws, generator) if drawn else None
+    if forced is not None:
+        given = forced.view(*weights.shape[:-1], draws) // span - nodes[..., :1]
+        branch = given if branch is None else torch.where(given < 0, branch, given)
+    assert branch is not None
+    log_p = weights.gather(-1, branch).log() - total.log()
+    return (nodes[..., :1] + branch).flatten(1), log_p.flatten(1)

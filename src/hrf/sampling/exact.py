@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor
 
-from hrf.sampling import tuning
+from hrf import tuning
 from hrf.sampling.base import EmbeddingSampler, Samples
 from hrf.sampling.choice import choose
 
@@ -55,4 +55,4 @@ class ExactSoftmaxSampler(EmbeddingSampler):
             yield logits
 
     def _rows_at_once(self) -> int:
-        return max(1, tuning.LOGITS // self.n_classes)
+        return max(1, tuning.EXACT_LOGITS // self.n_classes)

@@ -4,9 +4,9 @@ A tree over the classes holds in each node the sum of ψ(y_c) below it: φ(x) ti
 its classes. A draw walks down, choosing branches in proportion to their masses, and its probability is the product of
 the probabilities of these branches: known exactly, however good or bad the estimates are.
 
-Levels, from the top: at most `tuning.TOP` nodes, which every query multiplies at once; then `tuning.FAN` children per
-node; at the bottom ``leaf_size`` classes per node, whose features are computed when a draw gets there, since the
-features of all classes would take ``leaf_size`` times the memory of the nodes.
+Levels, from the top: at most `tuning.TREE_TOP` nodes, which every query multiplies at once; then `tuning.TREE_FAN`
+children per node; at the bottom ``leaf_size`` classes per node, whose features are computed when a draw gets there,
+since the features of all classes would take ``leaf_size`` times the memory of the nodes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
+from hrf import tuning
 from hrf.features.arguments import check_positive
 from hrf.features.base import FeatureMap, Features
 from hrf.projections import check_count
-from hrf.sampling import tuning
 from hrf.sampling.base import EmbeddingSampler, Samples
-from hrf.sampling.choice import choose, chosen_products
+from hrf.sampling.choice import chosen_products, step_down
 
 __all__ = ["SoftmaxSampler"]
+
+_HEADROOM = 20.0  # a new class may exceed the common log scale by this much before all nodes are scaled again
+_SMALLEST = 1e-20  # features of queries below this become 0; the largest is about 1
+_UNIFORM_SHARE = 0.1  # share of uniform draws, for maps whose estimates can be negative
 
 
 class SoftmaxSampler(EmbeddingSampler):
@@ -86,7 +90,7 @@ class SoftmaxSampler(EmbeddingSampler):
             )
         share = uniform_share
         if share is None:
-            share = 0.0 if feature_map.nonnegative else tuning.UNIFORM_SHARE
+            share = 0.0 if feature_map.nonnegative else _UNIFORM_SHARE
         if not 0 <= share < 1:
             raise ValueError(f"uniform_share is {share}; expected 0 ≤ uniform_share < 1")
         self._radius = radius  # set before the embeddings, which are scaled to it
@@ -100,12 +104,12 @@ class SoftmaxSampler(EmbeddingSampler):
         self.uniform_share = share
         if leaf_size is None:
             held = self.n_classes * feature_map.feature_dim * self.embeddings.itemsize
-            leaf_size = 1 if held <= tuning.HELD else tuning.LEAF
+            leaf_size = 1 if held <= tuning.TREE_HELD_BYTES else tuning.TREE_LEAF
         self.leaf_size = check_count("leaf_size", leaf_size)
         self._spans = _spans(self.n_classes, self.leaf_size)
         count = math.ceil(self.n_classes / self._spans[0])
         for level, _ in enumerate(self._spans):
-            nodes = self.embeddings.new_zeros(count * tuning.FAN**level, feature_map.feature_dim)
+            nodes = self.embeddings.new_zeros(count * tuning.TREE_FAN**level, feature_map.feature_dim)
             self.register_buffer(f"level_{level}", nodes)
         self.register_buffer("log_scale", self.embeddings.new_zeros(()))
         self.rebuild_()
@@ -140,19 +144,19 @@ class SoftmaxSampler(EmbeddingSampler):
     def _replace(self, leaves: Tensor) -> bool:
         """Recompute these leaves and all nodes above them; return False if they exceed the common scale too far."""
         sums, log_scale = self._leaf_sums(leaves)
-        if log_scale > self.log_scale + tuning.HEADROOM:
+        if log_scale > self.log_scale + _HEADROOM:
             return False
         self.levels[-1][leaves] = sums.mul_((log_scale - self.log_scale).exp())
         nodes = leaves
         for above, below in self._pairs():
-            nodes = (nodes // tuning.FAN).unique()
+            nodes = (nodes // tuning.TREE_FAN).unique()
             above[nodes] = below[nodes].sum(1)
         return True
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield nodes and their children, ``(n, features)`` and ``(n, fan, features)``, from the bottom to the top."""
         for below, above in pairwise(reversed(self.levels)):
-            yield above, below.unflatten(0, (-1, tuning.FAN))
+            yield above, below.unflatten(0, (-1, tuning.TREE_FAN))
 
     def _leaf_sums(self, leaves: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sum the features of the classes per leaf: ``(leaves, features)`` and their common log scale."""
@@ -182,33 +186,41 @@ class SoftmaxSampler(EmbeddingSampler):
         return Features(values.view(*ids.shape, -1), log_scale.view(ids.shape)), real
 
     def _leaves_at_once(self) -> int:
-        return max(1, tuning.BLOCK // (self.leaf_size * self.feature_map.feature_dim))
+        return max(1, tuning.TREE_FLOATS // (self.leaf_size * self.feature_map.feature_dim))
 
     # The walk down.
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        drawn = [self._walk(x, k, generator, None) for x in self._features(queries).split(tuning.QUERIES)]
+        drawn = [
+            self._walk(x, k, generator, None) for x in self._features(queries).split(tuning.TREE_QUERIES)
+        ]
         return Samples(*map(torch.cat, zip(*drawn, strict=True)))
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
-        blocks = zip(self._features(queries).split(tuning.QUERIES), ids.split(tuning.QUERIES), strict=True)
+        blocks = zip(
+            self._features(queries).split(tuning.TREE_QUERIES), ids.split(tuning.TREE_QUERIES), strict=True
+        )
         return torch.cat([self._walk(x, ids.shape[1], None, block).log_probs for x, block in blocks])
 
     def _features(self, queries: Tensor) -> Tensor:
         """Compute features of the queries, ``(N, features)``; the scale of a row cancels."""
         values, _ = self.feature_map.scaled_queries(self._at_radius(queries.to(self.embeddings.dtype)))
         # Products with tiny features would be subnormal numbers, on which processors are slow.
-        return values.masked_fill_(values.abs() < tuning.SMALLEST, 0)
+        return values.masked_fill_(values.abs() < _SMALLEST, 0)
 
     def _walk(self, x: Tensor, k: int, generator: Generator | None, ids: Tensor | None) -> Samples:
         """Draw for queries, or follow the way to given classes: ``(n, features) -> (n, k)``."""
         forced = self._uniform(len(x), k, generator) if ids is None else ids
-        step = partial(self._step, forced=forced, drawn=ids is None, generator=generator)
+        step = partial(
+            step_down, n_classes=self.n_classes, forced=forced, drawn=ids is None, generator=generator
+        )
         top, *levels = self.levels
         nodes = torch.arange(len(top), device=x.device).view(1, 1, -1)
         node, log_q = step((x @ top.mT).unsqueeze(1), nodes, self._spans[0], k)
         for level, span in zip(levels, self._spans[1:], strict=True):
-            nodes = node.unsqueeze(-1) * tuning.FAN + torch.arange(tuning.FAN, device=x.device)  # (n, k, fan)
+            nodes = node.unsqueeze(-1) * tuning.TREE_FAN + torch.arange(
+                tuning.TREE_FAN, device=x.device
+            )  # (n, k, fan)
             masses = chosen_products(x, level, nodes.flatten(1)).view(nodes.shape)
             node, log_p = step(masses, nodes, span, 1)
             log_q += log_p
@@ -231,42 +243,6 @@ class SoftmaxSampler(EmbeddingSampler):
         scale = (log_scale - log_scale.amax(-1, keepdim=True)).exp() * real
         return (products.view(scale.shape) * scale).unflatten(0, leaves.shape)
 
-    def _step(
-        self,
-        masses: Tensor,
-        nodes: Tensor,
-        span: int,
-        draws: int,
-        *,
-        forced: Tensor | None,
-        drawn: bool,
-        generator: Generator | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Choose a node per draw; return nodes and the logarithms of their probabilities, ``(n, k)`` both.
-
-        Args:
-            masses: estimates, ``(n, r, branches)``, for r · draws = k.
-            nodes: their indices in the level.
-            span: classes per node.
-            draws: number of draws per row.
-            forced: classes whose way is given; negative where branches are drawn.
-            drawn: whether there is anything to draw.
-            generator: the source of randomness.
-        """
-        weights = masses.clamp_(min=0)
-        total = weights.sum(-1, keepdim=True)
-        if (hopeless := total == 0).any():
-            classes = (self.n_classes - nodes * span).clamp(0, span).to(weights.dtype)
-            weights = torch.where(hopeless, classes, weights)
-            total = weights.sum(-1, keepdim=True)
-        branch = choose(weights, draws, generator) if drawn else None
-        if forced is not None:
-            given = forced.view(*weights.shape[:-1], draws) // span - nodes[..., :1]
-            branch = given if branch is None else torch.where(given < 0, branch, given)
-        assert branch is not None
-        log_p = weights.gather(-1, branch).log() - total.log()
-        return (nodes[..., :1] + branch).flatten(1), log_p.flatten(1)
-
     def _uniform(self, n: int, k: int, generator: Generator | None) -> Tensor | None:
         """Draw classes for the share of uniform draws, −1 for all other draws: ``(n, k)``."""
         if not self.uniform_share:
@@ -286,6 +262,6 @@ class SoftmaxSampler(EmbeddingSampler):
 def _spans(n_classes: int, leaf_size: int) -> list[int]:
     """Count the classes per node, level by level from the top."""
     spans = [leaf_size]
-    while n_classes > tuning.TOP * spans[0]:
-        spans.insert(0, spans[0] * tuning.FAN)
+    while n_classes > tuning.TREE_TOP * spans[0]:
+        spans.insert(0, spans[0] * tuning.TREE_FAN)
     return spans

@@ -83,13 +83,7 @@ def convert(
         seed: seed of ω and of the choice of tokens.
         progress: show a bar on stderr, if stderr is a terminal.
     """
-    if isinstance(feature_map, str):
-        if feature_map not in FITS:
-            raise ValueError(
-                f"feature_map is {feature_map!r}; expected one of {', '.join(FITS)}, "
-                "or a function of (queries, keys, heads=...) that returns a map"
-            )
-        feature_map = FITS[feature_map]
+    fit = _fit_of(feature_map)
     batches, tests = _split(list(calibration_batches), test_batches)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
@@ -102,12 +96,24 @@ def convert(
             queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed + index)
-                maps[module] = feature_map(queries, keys, heads=len(queries))
+                maps[module] = fit(queries, keys, heads=len(queries))
         meter = Meter(maps)
         with observed(model, meter):
             _run(model, bar.track(tests, description="measuring"))
     use_maps(model, {names[module]: phi for module, phi in maps.items()})
     return Report({name: meter.report(module) for module, name in names.items()})
+
+
+def _fit_of(feature_map: str | Fit) -> Fit:
+    """Look up a function that fits maps, unless it is given."""
+    if not isinstance(feature_map, str):
+        return feature_map
+    if feature_map not in FITS:
+        raise ValueError(
+            f"feature_map is {feature_map!r}; expected one of {', '.join(FITS)}, "
+            "or a function of (queries, keys, heads=...) that returns a map"
+        )
+    return FITS[feature_map]
 
 
 def _split(batches: list[Batch], tests: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
