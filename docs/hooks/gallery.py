@@ -1,7 +1,7 @@
 """Gallery of reproductions, from ``docs/results/*.json``: for each claim the paper's value, ours, and a verdict.
 
 A line ``{{ gallery }}`` becomes the whole gallery, from the files that ``hrf reproduce`` writes: ``experiment``,
-``title``, ``command``, ``claims`` and, for measured times, ``timings.claims``; the figure is the PNG beside the JSON file.
+``title``, ``command``, ``claims`` and, for measured times, ``timings.claims``; the figure is the PNG beside the JSON.
 """
 
 from __future__ import annotations
