@@ -1,4 +1,4 @@
-"""Libraries that the paper's evaluation needs beside those of hrf, and how to install them."""
+"""Libraries that the paper's evaluation needs beside the dependencies of hrf, and how to install them."""
 
 from __future__ import annotations
 

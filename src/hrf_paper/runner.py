@@ -90,7 +90,7 @@ def record(
 
 
 def judged(claims: Sequence[Claim]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the claims for JSON: those that depend on the seed alone, and those behind which is a clock."""
+    """Return the claims for JSON: claims that depend on the seed alone, and claims about measured times."""
     stored = [asdict(claim) for claim in claims]
     return [c for c in stored if not c["measured"]], [c for c in stored if c["measured"]]
 

@@ -20,7 +20,7 @@ def made(*curves: tuple[str, bool, list[float], list[float]]) -> Curves:
 RISING, FALLING, FLAT = [0.0, 0.1, 0.4, 0.9, 1.6], [1.7, 0.9, 0.5, 0.1, 0.0], [0.3] * 5
 
 
-def test_words_about_a_fitted_winner():
+def test_sentences_about_a_fitted_winner():
     result = made(
         ("one hybrid", False, RISING, RISING), ("two", False, FALLING, FALLING), ("three", True, FLAT, FLAT)
     )
@@ -37,7 +37,7 @@ def test_words_about_a_fitted_winner():
     assert draws == "The errors seen in 1,234 draws lie within 0% of the exact errors."
 
 
-def test_words_about_a_winner_everywhere_and_a_tie():
+def test_sentences_about_a_winner_everywhere_and_a_tie():
     bent = [0.3, 0.4, 0.4, 0.4, 0.3]
     result = made(("one", False, FLAT, FLAT), ("two", False, bent, FLAT), ("three", False, FLAT, FLAT))
     maxima, ranges, draws = sentences(result)
