@@ -2,7 +2,7 @@
 
 An LSTM and a Transformer with linear attention read Penn Treebank and predict the next of 10,000 words. The output
 layer is the matrix of the word embeddings (tied weights). In training its logits are computed for 40 drawn words and
-the right one; perplexities of the validation text are those of the full softmax.
+the target; perplexities of the validation text use the full softmax.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hrf_paper.datasets import Batch, Corpus, MissingData, batches, penn_treeban
 WIDTH, HEADS, LAYERS, DROPOUT = 64, 4, 2, 0.1
 BATCH_SIZE, LENGTH = 20, 35
 DRAWS = 40
-REBUILD_EVERY = 20  # steps; the sampler's embeddings are old in between, its probabilities exact all the same
+REBUILD_EVERY = 20  # steps; in between the sampler has old embeddings, but its probabilities stay exact
 
 
 class Lstm(nn.Module):
-    """Words ``(L, B)`` to hidden states ``(L, B, WIDTH)``; the state goes on from batch to batch."""
+    """Words ``(L, B)`` to hidden states ``(L, B, WIDTH)``; the state is carried from batch to batch."""
 
     def __init__(self, n_words: int) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Lstm(nn.Module):
         self.lstm = nn.LSTM(WIDTH, WIDTH, LAYERS, dropout=DROPOUT)
 
     def forward(self, words: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Hidden states, and the state after them."""
+        """Return hidden states, and the last state."""
         hidden, state = self.lstm(self.words(words), state)
         return hidden, tuple(part.detach() for part in state)
 
 
 class Transformer(nn.Module):
-    """Words ``(L, B)`` to hidden states ``(L, B, WIDTH)``, each batch by itself."""
+    """Words ``(L, B)`` to hidden states ``(L, B, WIDTH)``, one batch at a time."""
 
     def __init__(self, n_words: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Transformer(nn.Module):
         self.layers = nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(WIDTH), enable_nested_tensor=False)
 
     def forward(self, words: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Hidden states, and no state."""
+        """Return hidden states, and no state."""
         x = self.words(words) + self.places.weight[: len(words), None]
         causal = nn.Transformer.generate_square_subsequent_mask(len(words))
         return self.layers(x, mask=causal, is_causal=True), None
@@ -63,7 +63,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {"lstm": Lstm, "transformer": Tr
 
 
 def by_features(weight: Tensor) -> hrf.sampling.Sampler:
-    """Words in proportion to exp(4 cos θ), estimated by positive features."""
+    """Draw words in proportion to exp(4 cos θ), estimated by positive features."""
     return hrf.sampling.SoftmaxSampler(weight, hrf.Positive(WIDTH, n_projections=64), radius=2.0)
 
 
@@ -76,7 +76,7 @@ SAMPLERS: dict[str, Callable[[Tensor], hrf.sampling.Sampler]] = {
 
 
 def train(model: Any, loss: hrf.nn.SampledSoftmaxLoss, text: Sequence[Batch]) -> None:
-    """One pass over some batches."""
+    """Train for one pass over the batches."""
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     model.train(), loss.train()
     state = None
@@ -92,7 +92,7 @@ def train(model: Any, loss: hrf.nn.SampledSoftmaxLoss, text: Sequence[Batch]) ->
 
 @torch.no_grad()
 def perplexity(model: Any, loss: hrf.nn.SampledSoftmaxLoss, text: Sequence[Batch]) -> float:
-    """That of the full softmax."""
+    """Return the perplexity of the full softmax."""
     model.eval(), loss.eval()
     total, state = 0.0, None
     for words, targets in text:
@@ -112,11 +112,11 @@ def run(corpus: Corpus, name: str, sampler: str, steps: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 2 if the text is missing."""
+    """Run the command line; 2 if the text is missing."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.sampled_softmax",
         description="Language models on Penn Treebank, trained with 40 drawn words instead of 10,000.",
-        epilog="The text is read from $HRF_DATA/ptb, or fetched to ~/.cache/hrf.",
+        epilog="The text is read from $HRF_DATA/ptb, or downloaded to ~/.cache/hrf.",
     )
     parser.add_argument("--steps", type=int, default=400, help="batches to train on (default: %(default)s)")
     parser.add_argument("--sampler", choices=SAMPLERS, nargs="*", default=["features", "uniform"])

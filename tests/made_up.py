@@ -1,4 +1,4 @@
-"""A text in place of the real ones, small and learnable."""
+"""Small, learnable text in place of the real texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS = 60
 
 
 def corpus(n_words: int = WORDS) -> Corpus:
-    """Each word follows from the one before it, nine times in ten."""
+    """Return a text in which the previous word determines the next, nine times in ten."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(n_words, generator=generator).repeat(6000 // n_words)
     noise = torch.randint(n_words, order.shape, generator=generator)

@@ -10,6 +10,7 @@ import pytest
 
 from docs.hooks.gallery import EXPERIMENTS, gallery
 from docs.hooks.includes import expand
+from hrf_paper.experiments.verdicts import RULE
 
 ROOT = Path(__file__).parent.parent
 PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
@@ -25,6 +26,10 @@ RESULT = {
             "verdict": "holds",
             "sentence": "It is.",
             "matching": "equal width",
+            "matched": 6,
+            "total": 6,
+            "cases": "sizes",
+            "criterion": "",
         },
         {
             "claim": "always",
@@ -33,14 +38,22 @@ RESULT = {
             "verdict": "fails",
             "sentence": "Not always.",
             "matching": "",
+            "matched": 1,
+            "total": 22,
+            "cases": "printed numbers",
+            "criterion": "within two deviations",
         },
         {
             "claim": "on GPUs",
             "paper": "-",
             "ours": "-",
             "verdict": "partly",
-            "sentence": "Not measured.",
+            "sentence": "On one of two.",
             "matching": "",
+            "matched": 1,
+            "total": 2,
+            "cases": "GPUs",
+            "criterion": "",
         },
     ],
     "timings": {"claims": []},
@@ -109,11 +122,15 @@ def test_gallery_without_results_says_what_is_missing(tmp_path):
 def test_gallery_shows_each_claim_with_both_values(tmp_path):
     (tmp_path / "cost.json").write_text(json.dumps(RESULT), encoding="utf-8")
     page = gallery(tmp_path)
+    start = "| [cost](#cost) | **"
     assert (
-        "| [cost](#cost) | **✓ holds**{ .holds } | cheaper \\| faster *At equal width.* | 8× | 7× |" in page
+        f"{start}✓ 6 of 6 sizes reproduced**{{ .holds }} | cheaper \\| faster *At equal width.* | 8× | 7× |"
+        in page
     )
-    assert "| [cost](#cost) | **✗ fails**{ .fails } | always | yes | no |" in page
-    assert "| [cost](#cost) | **◦ in part**{ .open } | on GPUs | - | - |" in page
+    counted = "✗ 1 of 22 printed numbers reproduced**{ .fails } (within two deviations)"
+    assert f"{start}{counted} | always | yes | no |" in page
+    assert f"{start}◦ 1 of 2 GPUs reproduced**{{ .open }} | on GPUs | - | - |" in page
+    assert RULE in page
     assert "](results/cost.png)" in page
     assert "hrf reproduce cost" in page
     assert "- `cost`" not in page

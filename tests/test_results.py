@@ -24,3 +24,8 @@ def test_kept_results(name):
     assert claims == data["claims"] + data["timings"]["claims"]
     assert (RESULTS / f"{name}.png").stat().st_size < 300_000
     assert f"`{name}`" in (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_figure_of_the_front_page_is_the_one_of_the_experiment():
+    for name in ("angles.json", "angles.png"):
+        assert (RESULTS.parent / "figures" / name).read_bytes() == (RESULTS / name).read_bytes()

@@ -1,7 +1,7 @@
-"""The gallery of reproductions, from ``docs/results/*.json``: for each claim the paper's value, ours, and a verdict.
+"""Gallery of reproductions, from ``docs/results/*.json``: for each claim the paper's value, ours, and a verdict.
 
-A line ``{{ gallery }}`` becomes all of it, from what ``hrf reproduce`` writes: ``experiment``, ``title``, ``command``,
-``claims`` and, of what a clock measured, ``timings.claims``; the figure is the PNG beside it.
+A line ``{{ gallery }}`` becomes the whole gallery, from the files that ``hrf reproduce`` writes: ``experiment``,
+``title``, ``command``, ``claims`` and, for measured times, ``timings.claims``; the figure is the PNG beside the JSON.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hrf_paper.experiments.verdicts import RULE, verdict_text
+
 __all__ = ["gallery", "on_page_markdown"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 
-# In the order of the page, with what of the paper each of them is about.
+# In the order of the page, with the subject of each experiment.
 EXPERIMENTS = {
+    "angles": "relative error of every estimator over the angle, at one width",
     "mse-surface": "MSE over angle and length, trigonometric, positive and angular features",
     "pointwise": "estimates and relative errors over the angle, d = 64",
     "uci": "errors on pairs of the wine and Boston data (Table 1)",
@@ -24,21 +27,18 @@ EXPERIMENTS = {
     "cost": "cost of features as wide as mn",
     "lambda": "estimates of the angular and Gaussian coefficients",
     "ptb-metrics": "softmax distributions of a language model on Penn Treebank (Section 4.3)",
-    "wikitext2-metrics": "the same on WikiText-2, with lengths near 1",
+    "wikitext2-metrics": "softmax distributions of a language model on WikiText-2, with lengths near 1",
     "sampled-softmax": "language models trained with drawn words",
 }
-_VERDICTS = {
-    "holds": "**✓ holds**{ .holds }",
-    "partly": "**◦ in part**{ .open }",
-    "fails": "**✗ fails**{ .fails }",
-    "beyond": "**+ not in the paper**{ .open }",
-}
+# Classes of the style sheet, by verdict.
+_CLASSES = {"holds": "holds", "partly": "open", "fails": "fails", "beyond": "open"}
 _KEYS = ("experiment", "title", "claims", "timings", "command")
-_CLAIM_KEYS = ("claim", "paper", "ours", "verdict", "sentence", "matching")
+_COUNTED = ("matched", "total", "cases")
+_CLAIM_KEYS = ("claim", "paper", "ours", "verdict", "sentence", "matching", "criterion", *_COUNTED)
 
 
 def gallery(folder: Path) -> str:
-    """The page's Markdown: all claims in one table, each experiment, and what is missing."""
+    """Return the page's Markdown: the rule, all claims in one table, each experiment, and missing results."""
     results = {result["experiment"]: result for result in map(_read, sorted(folder.glob("*.json")))}
     names = [*EXPERIMENTS, *(name for name in results if name not in EXPERIMENTS)]
     present = [results[name] for name in names if name in results]
@@ -50,7 +50,7 @@ def gallery(folder: Path) -> str:
             for result in present
             for claim in _claims(result)
         ]
-        parts.append(_table(["experiment", "holds", "claim", "paper", "ours"], rows))
+        parts += [RULE, _table(["experiment", "verdict", "claim", "paper", "ours"], rows)]
         parts += [_experiment(result) for result in present]
     if missing:
         lines = [f"- `{name}`: {EXPERIMENTS[name]}" for name in missing]
@@ -73,9 +73,16 @@ def _claims(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [*result["claims"], *result["timings"]["claims"]]
 
 
+def _verdict(claim: dict[str, Any]) -> str:
+    text = verdict_text(*(claim[key] for key in _COUNTED))
+    # The bold part never wraps, so that it has to be short.
+    criterion = f" ({claim['criterion']})" if claim["criterion"] else ""
+    return f"**{text}**{{ .{_CLASSES[claim['verdict']]} }}{criterion}"
+
+
 def _cells(claim: dict[str, Any]) -> list[str]:
     words = f"{claim['claim']} *At {claim['matching']}.*" if claim["matching"] else claim["claim"]
-    return [_VERDICTS[claim["verdict"]], words, claim["paper"], claim["ours"]]
+    return [_verdict(claim), words, claim["paper"], claim["ours"]]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -85,7 +92,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _experiment(result: dict[str, Any]) -> str:
     name = result["experiment"]
-    verdicts = [f"- {_VERDICTS[claim['verdict']]} {claim['sentence']}" for claim in _claims(result)]
+    verdicts = [f"- {_verdict(claim)}: {claim['sentence']}" for claim in _claims(result)]
     return "\n".join(
         [
             f"## {result['title']} {{ #{name} }}",
@@ -100,5 +107,5 @@ def _experiment(result: dict[str, Any]) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What mkdocs calls for each page."""
+    """Fill in the gallery; mkdocs calls this function for each page."""
     return markdown.replace("{{ gallery }}", gallery(RESULTS))

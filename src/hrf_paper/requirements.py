@@ -1,4 +1,4 @@
-"""Libraries that the paper's evaluation needs beside those of hrf, and how to install them."""
+"""Libraries that the paper's evaluation needs beside the dependencies of hrf, and how to install them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "Pillow"}
 
 
 def missing(modules: Iterable[str]) -> list[str]:
-    """Return the modules that cannot be imported, by the names of their distributions."""
-    return [_DISTRIBUTIONS.get(name, name) for name in modules if not _is_there(name)]
+    """Return the names of the distributions whose modules cannot be imported."""
+    return [_DISTRIBUTIONS.get(name, name) for name in _absent(modules)]
 
 
 def require(user: str, modules: Iterable[str]) -> None:
@@ -24,8 +24,12 @@ def require(user: str, modules: Iterable[str]) -> None:
         user: the subject of the sentence, "the experiment uci" for example.
         modules: names to import.
     """
-    if absent := missing(modules):
-        raise ModuleNotFoundError(f"{user} needs {' and '.join(absent)}: {INSTALL}", name=absent[0])
+    if absent := _absent(modules):
+        raise ModuleNotFoundError(f"{user} needs {' and '.join(missing(absent))}: {INSTALL}", name=absent[0])
+
+
+def _absent(modules: Iterable[str]) -> list[str]:
+    return [name for name in modules if not _is_there(name)]
 
 
 def _is_there(name: str) -> bool:

@@ -21,6 +21,8 @@ from hrf_paper.terminal import show
 
 __all__ = ["drawing", "judged", "record", "reproduce", "to_json"]
 
+_PIXELS = 1760  # width of a figure
+
 
 def reproduce(
     experiments: Sequence[Experiment[Any]], *, quick: bool, seed: int, out: Path, full: bool = False
@@ -88,7 +90,7 @@ def record(
 
 
 def judged(claims: Sequence[Claim]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the claims for JSON: those that depend on the seed alone, and those behind which is a clock."""
+    """Return the claims for JSON: claims that depend on the seed alone, and claims about measured times."""
     stored = [asdict(claim) for claim in claims]
     return [c for c in stored if not c["measured"]], [c for c in stored if c["measured"]]
 
@@ -99,9 +101,11 @@ def to_json(data: dict[str, Any]) -> bytes:
 
 
 def drawing(experiment: Experiment[Any], settings: Any, results: Results) -> bytes:
-    """Draw the figure as a PNG with 256 colours, a third as large as with all."""
+    """Draw the figure as a PNG with 256 colours, which is a third as large as with all."""
     buffer = io.BytesIO()
-    image = Image.open(io.BytesIO(png(experiment.figure(settings, results), dpi=120))).convert("RGB")
+    figure = experiment.figure(settings, results)
+    content = png(figure, dpi=round(_PIXELS / figure.get_figwidth()))
+    image = Image.open(io.BytesIO(content)).convert("RGB")
     image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
     return buffer.getvalue()
 

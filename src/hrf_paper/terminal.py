@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from hrf.report import table
 from hrf_paper.experiments.experiment import Experiment, Table
 from hrf_paper.experiments.verdicts import RULE, Claim
 from hrf_paper.requirements import INSTALL, missing
@@ -26,8 +26,8 @@ def show(
     """Print tables, claims and paths of one experiment."""
     console = Console(highlight=False)
     console.rule(f"[bold]{experiment.name}[/bold]: {experiment.title}", align="left")
-    for table in (table for table in tables if not table.long):
-        console.print(grid(table), "")
+    for shown in (shown for shown in tables if not shown.long):
+        console.print(grid(shown), "")
     for claim in claims:
         matching = f" ({claim.matching})" if claim.matching else ""
         console.print(f"[{_STYLES[claim.verdict]}]{claim.text}[/]: {claim.claim}{matching}")
@@ -55,30 +55,19 @@ def listing(experiments: Iterable[Experiment[Any]]) -> None:
         console.print(f"\nMissing libraries: {INSTALL}", markup=False)
 
 
-def grid(table: Table) -> Grid:
+def grid(shown: Table) -> Grid:
     """Build a table of rich."""
-    built = Grid(
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, table.padding, 0, 0),
-        title=table.title or None,
-        caption=table.caption or None,
+    rows = [
+        (Text(first, style=shown.styles.get(first, "")), *map(_cell, rest)) for first, *rest in shown.rows
+    ]
+    return table(
+        shown.header,
+        rows,
+        title=shown.title or None,
+        caption=shown.caption or None,
+        padding=shown.padding,
     )
-    for place, name in enumerate(table.header):
-        if _has_words(table, place):
-            built.add_column(name, justify="left")
-        else:  # on a narrow terminal names are broken, numbers never
-            width = max(len(name), *(len(row[place]) for row in table.rows))
-            built.add_column(name, justify="right", no_wrap=True, min_width=width)
-    for first, *rest in table.rows:
-        built.add_row(Text(first, style=table.styles.get(first, "")), *map(_cell, rest))
-    return built
 
 
 def _cell(text: str) -> Text:
     return Text(text, style="bold green" if text.endswith("*") else "")
-
-
-def _has_words(table: Table, place: int) -> bool:
-    return any(row[place][:1].isalpha() for row in table.rows)

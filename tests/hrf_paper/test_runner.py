@@ -40,7 +40,7 @@ def boston(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory, boston):
-    """All experiments, quickly, on data that are made up."""
+    """Run all experiments with quick settings on made-up data."""
     out = tmp_path_factory.mktemp("all")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HRF_DATA", str(boston))
@@ -54,7 +54,7 @@ def everything(tmp_path_factory, boston):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """One experiment of a moment."""
+    """Return one experiment that takes a moment."""
     experiment = replace(lambda_estimates.EXPERIMENT, quick=TINY)
     monkeypatch.setitem(registry.EXPERIMENTS, "lambda", experiment)
     return experiment
@@ -126,7 +126,7 @@ def test_another_seed_gives_other_draws(tiny, tmp_path):
     assert files[0]["results"][key]["mean"]["seen"] != files[1]["results"][key]["mean"]["seen"]
 
 
-def test_full_settings_are_the_papers_where_others_are_smaller(tiny, tmp_path, monkeypatch):
+def test_full_settings_are_larger_than_the_default(tiny, tmp_path, monkeypatch):
     scaled = replace(tiny, full=replace(TINY, angles=8), scaled=TINY, quick=replace(TINY, angles=2))
     monkeypatch.setitem(registry.EXPERIMENTS, "lambda", scaled)
     for options, angles in (([], 4), (["--full"], 8), (["--quick"], 2)):
@@ -140,7 +140,7 @@ def test_full_settings_are_the_papers_where_others_are_smaller(tiny, tmp_path, m
 
 
 def interrupted(experiment, after: int):
-    """The experiment with parts that are counted, and Ctrl-C before the one after some."""
+    """Return the experiment and a list of its finished parts; Ctrl-C comes once ``after`` parts are finished."""
     done = []
 
     def parts(settings):
@@ -158,7 +158,7 @@ def interrupted(experiment, after: int):
     return replace(experiment, parts=parts), done
 
 
-def test_a_run_goes_on_after_ctrl_c(tiny, tmp_path, monkeypatch):
+def test_a_run_resumes_after_ctrl_c(tiny, tmp_path, monkeypatch):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert run("lambda", "--quick", "--out", str(whole)).exit_code == 0
     broken, done = interrupted(tiny, after=2)
@@ -175,7 +175,7 @@ def test_a_run_goes_on_after_ctrl_c(tiny, tmp_path, monkeypatch):
     assert files[0]["results"] == files[1]["results"]
 
 
-def test_parts_of_other_settings_are_not_taken(tiny, tmp_path, monkeypatch):
+def test_parts_of_other_settings_are_not_reused(tiny, tmp_path, monkeypatch):
     broken, _ = interrupted(tiny, after=2)
     monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
     assert run("lambda", "--quick", "--out", str(tmp_path)).exit_code == 130
@@ -183,7 +183,7 @@ def test_parts_of_other_settings_are_not_taken(tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
     assert run("lambda", "--quick", "--seed", "1", "--out", str(tmp_path)).exit_code == 0
     assert rest == list(tiny.parts(TINY))
-    assert (tmp_path / ".parts").exists()  # those of seed 0 still wait
+    assert (tmp_path / ".parts").exists()  # the parts of seed 0 are kept
 
 
 def test_finished_parts(tmp_path):
@@ -231,7 +231,7 @@ def test_a_directory_without_permission_is_refused(tiny, tmp_path):
     assert result.stderr == f"hrf: cannot write {tmp_path}: Permission denied\n"
 
 
-def test_missing_data_are_missed_before_the_work(tmp_path, monkeypatch):
+def test_missing_data_is_reported_before_the_work(tmp_path, monkeypatch):
     import sklearn.datasets
 
     def offline(**_):
@@ -248,7 +248,7 @@ def test_missing_data_are_missed_before_the_work(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_data_are_named(tmp_path, monkeypatch, boston):
+def test_damaged_files_are_named(tmp_path, monkeypatch, boston):
     shutil.copytree(boston, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "boston-housing" / "boston_house_prices.csv"
     path.write_text("2,13\nnames\n1,x,3\n", encoding="utf-8")
@@ -258,14 +258,14 @@ def test_damaged_data_are_named(tmp_path, monkeypatch, boston):
     assert result.stderr == f"hrf: {path} cannot be read: could not convert string to float: 'x'\n"
 
 
-def test_without_scikit_learn_data_say_so(tmp_path, monkeypatch):
+def test_wine_without_scikit_learn_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     result = run("uci", "--quick", "--out", str(tmp_path))
     assert result.exit_code == 2
     assert re.match(r"hrf: the wine data need scikit-learn \(pip install '[^']+'\)\n$", result.stderr)
 
 
-def test_clusters_without_scikit_learn_say_so(tmp_path, monkeypatch):
+def test_clusters_without_scikit_learn_say_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     result = run("clustering", "--quick", "--out", str(tmp_path))
     assert result.exit_code == 2

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hrf.checks import check_count
 from hrf_paper.datasets.files import Source, data_folder, read_bytes
 
 __all__ = ["Batch", "Corpus", "Vocabulary", "batches", "penn_treebank", "read_text", "wikitext2"]
@@ -137,9 +138,8 @@ def batches(ids: Tensor, batch_size: int, length: int) -> list[Batch]:
     >>> [batch.inputs.tolist() for batch in batches(torch.arange(9), batch_size=2, length=2)]
     [[[0, 4], [1, 5]], [[2, 6]]]
     """
-    for name, value in (("batch_size", batch_size), ("length", length)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected a positive integer")
+    check_count("batch_size", batch_size)
+    check_count("length", length)
     steps = len(ids) // batch_size
     if steps < 2:
         raise ValueError(f"the text has {len(ids)} words; {batch_size} parts of two words or more do not fit")

@@ -4,7 +4,3 @@ Each package has the same files: ``measure.py`` (settings, and the work), ``prin
 ``tables.py``, ``claims.py`` (statements of the paper, judged by the results), ``figure.py``, and ``__init__.py`` with
 the `EXPERIMENT` that holds them together. ``verdicts.py`` has the rule that judges all claims.
 """
-
-from hrf_paper.requirements import require
-
-require("the paper's evaluation", ("matplotlib", "rich"))

@@ -62,8 +62,8 @@ class Experiment(Generic[S]):
         tables: tables of the results.
         claims: statements of the paper, judged by the results.
         figure: draws a ``matplotlib.figure.Figure``.
-        scaled: settings for a CPU, where those of the paper take days: the default of the command.
-        needs: modules beside those that all experiments need.
+        scaled: settings for a CPU, where the paper's settings take days: the default of the command.
+        needs: modules that this experiment needs beside the common ones.
     """
 
     name: str

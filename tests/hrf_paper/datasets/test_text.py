@@ -1,4 +1,4 @@
-"""Texts: from a folder, fetched, damaged, missing; vocabulary and batches; the counts of the real ones."""
+"""Texts: read, downloaded, damaged, missing; vocabulary and batches; counts of the real texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = {"train": " a b a <unk>\n\n b a\n", "valid": "a c\n", "test": "b\n"}
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """A small Penn Treebank, published in a folder of its own; returns the folder for data."""
+    """Publish a small Penn Treebank; return the folder for data."""
     (tmp_path / "origin").mkdir()
     for split, content in TEXTS.items():
         (tmp_path / "origin" / f"ptb.{split}.txt").write_text(content, encoding="utf-8")
@@ -37,7 +37,7 @@ def test_words_are_numbered_by_frequency_and_lines_end(published):
     assert len(corpus.vocabulary) == 4
 
 
-def test_what_was_fetched_is_kept(published):
+def test_downloads_are_kept(published):
     first = datasets.penn_treebank()
     assert sorted(path.name for path in (published / "ptb").iterdir()) == [
         "ptb.test.txt.gz",
@@ -50,7 +50,7 @@ def test_what_was_fetched_is_kept(published):
     assert all(a.equal(b) for a, b in zip(first[:3], again[:3], strict=True))
 
 
-def test_what_is_missing_is_said_with_the_way_out(published):
+def test_missing_files_are_named_with_the_way_out(published):
     with pytest.raises(
         datasets.MissingData, match=r"ptb\.train\.txt\.gz is not there; set HRF_DATA to the folder"
     ):

@@ -1,4 +1,4 @@
-"""Experiments on language models: their distances, and claims that follow from numbers, the paper's own among them."""
+"""Experiments on language models: distances, and claims that follow from numbers, the paper's numbers included."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_distances_are_those_of_scipy():
 def test_negative_estimates_count_as_nothing():
     exact = torch.tensor([[0.0, 0.5, 0.5], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64)
     values = torch.tensor([[-9.0, 2.0, 2.0], [-1.0, 0.0, -2.0]])
-    # The scale of a negative estimate must not drown the others; a row without hope is uniform.
+    # The scale of a negative estimate must not drown the positive ones; a hopeless row is uniform.
     scale = torch.tensor([[5000.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     found = distances(Features(values, scale), exact)
     assert found["wasserstein"] == pytest.approx(0, abs=1e-12)
@@ -66,7 +66,7 @@ def test_words_in_the_order_of_appearance():
 
 @pytest.fixture(scope="module", params=METRICS, ids=lambda e: e.name)
 def measured(request, tmp_path_factory):
-    """An experiment at its quick size, on the made-up text."""
+    """Run an experiment with quick settings on the made-up text."""
     experiment = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HRF_CHECKPOINTS", str(tmp_path_factory.mktemp("checkpoints")))
@@ -191,7 +191,7 @@ def test_samplers_are_trained_and_compared():
     assert sampled_softmax.EXPERIMENT.figure(settings, results).get_axes()
 
 
-def test_what_is_scaled_down_is_said():
+def test_scaled_down_settings_are_listed():
     for experiment in (*METRICS, sampled_softmax.EXPERIMENT):
         assert scaled_down(experiment.full, experiment.full) == []
         (table,) = scaled_down(experiment.settings(), experiment.full)
@@ -200,7 +200,7 @@ def test_what_is_scaled_down_is_said():
 
 
 @pytest.mark.parametrize("experiment", [*METRICS, sampled_softmax.EXPERIMENT], ids=lambda e: e.name)
-def test_a_missing_text_is_missed_before_the_work(experiment, tmp_path, monkeypatch):
+def test_a_missing_text_is_reported_before_the_work(experiment, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("HRF_DATA", str(tmp_path))
     for name, source in files._SOURCES.items():

@@ -1,4 +1,4 @@
-"""Every experiment against what is known of the paper's claims, at settings that cost little."""
+"""Every experiment against known values of the paper's claims, at small settings."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_clustered_data_have_the_wanted_s(name):
     centers = [fitting.kmeans(points, 2).centers for points in (x, y)]
     products = centers[0].unsqueeze(1) * centers[1]
     reached = sorted((4 * products.clamp(min=0)).sum(-1).flatten().tolist(), reverse=True)
-    # Printed to two decimals; the sampled centres are off by about 0.1 · σ/√1000 a coordinate.
+    # Printed to two decimals; the sampled centres are off by about 0.1 · σ/√1000 per coordinate.
     assert reached == pytest.approx(s, abs=0.005)
 
 
@@ -159,7 +159,7 @@ def test_clustering_draws_agree_with_the_closed_forms():
     results = run(parts)
     exact, drawn = results[f"{name}, exact"]["m · MSE"], results[f"{name}, m = 50"]
     for key in ("Hybrid-Cluster", "Trigonometric", "second moments", "complex", "shifted"):
-        # The range of 60 repetitions is 4 to 5 standard deviations wide, and √60 of these make a standard error.
+        # The range of 60 repetitions is 4 to 5 standard deviations wide; a standard error is 1/√60 of one deviation.
         error = (drawn[key]["high"] - drawn[key]["low"]) / 4 / math.sqrt(60)
         assert abs(drawn[key]["mean"] - exact[key] / 50) <= 5 * error, key
 
@@ -181,7 +181,7 @@ def test_clustering_counts_cells_and_names_those_outside():
 
 @pytest.fixture
 def boston(tmp_path, monkeypatch):
-    """A file like the original, with numbers of our own."""
+    """Write a file like the original with random numbers, and return the numbers."""
     numbers = torch.rand(60, 14, generator=torch.Generator().manual_seed(0)).tolist()
     lines = ["60,13,,", ",".join(f'"C{k}"' for k in range(14)), *(",".join(map(str, row)) for row in numbers)]
     (tmp_path / "boston-housing").mkdir()

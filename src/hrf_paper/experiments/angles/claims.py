@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from hrf.report import number
 from hrf_paper.experiments.angles.curves import ROUNDING, TIE, Curve, Curves, angle_text, curves
 from hrf_paper.experiments.angles.measure import Settings
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.verdicts import Claim
 
 __all__ = ["claims", "sentences"]

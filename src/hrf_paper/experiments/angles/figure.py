@@ -5,10 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hrf.report import number
 from hrf_paper.experiments.angles.curves import ROUNDING, Curve, Curves, curves
 from hrf_paper.experiments.angles.measure import Settings
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.shared.plotting import COLOURS, GREY, bare, canvas
 
 __all__ = ["draw", "figure"]

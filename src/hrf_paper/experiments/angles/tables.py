@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hrf.report import count, number
 from hrf_paper.experiments.angles.curves import ROUNDING, TIE, Curves, angle_text, curves
 from hrf_paper.experiments.angles.measure import Settings
 from hrf_paper.experiments.experiment import Results, Table
-from hrf_paper.experiments.shared.number_format import count, number
 from hrf_paper.experiments.shared.plotting import COLOURS
 
 __all__ = ["tables"]

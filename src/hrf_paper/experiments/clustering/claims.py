@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from hrf.report import number
 from hrf_paper.experiments.clustering.measure import Settings
 from hrf_paper.experiments.clustering.printed import ESTIMATORS, PRINTED, SETS
 from hrf_paper.experiments.clustering.tables import ALL_ESTIMATORS, Cell, cells, inside
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.verdicts import Claim
 
 __all__ = ["claims"]

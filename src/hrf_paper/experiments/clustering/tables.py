@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hrf.report import number
 from hrf_paper.experiments.clustering.measure import Settings
 from hrf_paper.experiments.clustering.printed import ESTIMATORS, PRINTED, SETS
 from hrf_paper.experiments.experiment import Results, Table
-from hrf_paper.experiments.shared.number_format import number
 
 __all__ = ["ALL_ESTIMATORS", "Cell", "cells", "inside", "tables"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.lambda_estimates.measure import MOMENTS, NAMES, STEPS, Settings, key
 from hrf_paper.experiments.shared.draws import CLOSE
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.verdicts import Claim
 
 __all__ = ["claims", "worst"]

@@ -12,7 +12,7 @@ from hrf_paper.experiments.verdicts import Claim
 
 __all__ = ["claims"]
 
-_SLOPE = -0.95  # what counts as −1
+_SLOPE = -0.95  # slopes below count as −1
 _LIMIT = 1e-3  # share of the limit within which a ratio reaches it
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.max_relative_error.measure import BOUNDS, Settings, radii
-from hrf_paper.experiments.shared.number_format import number
 
 __all__ = ["tables"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.mse_surface.measure import NAMES, Settings
-from hrf_paper.experiments.shared.number_format import number
 
 __all__ = ["tables"]
 

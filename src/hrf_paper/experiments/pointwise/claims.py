@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.pointwise.measure import STEPS, Settings, at, share_of_wins, wins
 from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.verdicts import Claim
 
 __all__ = ["claims"]

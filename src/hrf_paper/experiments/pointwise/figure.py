@@ -7,11 +7,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.pointwise.measure import STEPS, Settings, at, share_of_wins
 from hrf_paper.experiments.shared.draws import fractions
 from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.shared.plotting import COLOURS, GREY, angle_axis, bare, canvas, headline, log_axis
 
 __all__ = ["figure"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.pointwise.measure import Settings, at, share_of_wins
 from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 
 __all__ = ["tables"]
 

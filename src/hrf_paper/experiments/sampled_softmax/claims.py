@@ -6,6 +6,7 @@ import math
 import statistics
 from itertools import combinations
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.sampled_softmax.measure import (
     DISTANCES,
@@ -17,7 +18,6 @@ from hrf_paper.experiments.sampled_softmax.measure import (
     last_perplexities,
     mean_perplexity,
 )
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.verdicts import Claim
 
 __all__ = ["claims"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.sampled_softmax.measure import DISTANCES, FULL, SAMPLERS, Settings, perplexities
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.shared.scaled_down import scaled_down
 
 __all__ = ["tables"]

@@ -1,4 +1,4 @@
-"""The estimators of the paper by name and size, and the sizes at which hybrids are compared with bases.
+"""Estimators of the paper by name and size, and the sizes at which hybrids are compared with bases.
 
 The paper gives hybrids "the configuration leading to the similar number of FLOPS" as bases with D projections,
 and pairs D with (m, n) = (D/8, 8), so that m·n = D. This gives neither the same number of operations nor the

@@ -11,7 +11,7 @@ __all__ = ["scaled_down"]
 
 
 def scaled_down(settings: Any, full: Any) -> list[Table]:
-    """List the settings that differ from the full ones, the seed aside, in one table; no table if none differs."""
+    """List the settings that differ from the full settings, the seed aside; no table if none differs."""
     ours, theirs = _flat(asdict(settings)), _flat(asdict(full))
     rows = [
         (name, *(_text(side[name]) if name in side else "" for side in (theirs, ours)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.softmax_metrics.distances import metric_means
 from hrf_paper.experiments.softmax_metrics.measure import FITTED, UNIFORM, Settings, key
 from hrf_paper.experiments.softmax_metrics.printed import METRICS, PRINTED, PRINTED_PERPLEXITY, SIZES

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.shared.plotting import COLOURS, GREY, bare, canvas, headline, log_axis
 from hrf_paper.experiments.softmax_metrics.claims import PAIRS, best_of, in_redraws, mean_of
 from hrf_paper.experiments.softmax_metrics.distances import metric_means

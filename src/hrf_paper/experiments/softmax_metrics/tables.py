@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.softmax_metrics.claims import in_redraws
 from hrf_paper.experiments.softmax_metrics.distances import metric_means
 from hrf_paper.experiments.softmax_metrics.measure import FITTED, UNIFORM, Settings, epoch_key, key

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.shared.draws import CLOSE
 from hrf_paper.experiments.shared.estimators import MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.uci.measure import (
     BASELINES,
     HYBRIDS,

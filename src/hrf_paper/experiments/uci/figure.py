@@ -34,7 +34,7 @@ def figure(settings: Settings, results: Results) -> Figure:
     headline(
         drawing,
         f"Hybrids win {count['positive']} of {len(all_cases(settings))} settings against positive baselines, "
-        f"{count['trigonometric']} against trigonometric ones",
+        f"{count['trigonometric']} against trigonometric baselines",
         f"MSE on {settings.pairs} pairs, m·n = {settings.features} or {settings.features} rows; data {_SCALING} r. "
         f"Lines: exact; solid: hybrids, dashed: trigonometric, dotted: positive baselines.\nMarks: means of "
         f"{settings.draws} draws where no closed form is known; discs: trigonometric, squares: positive. "

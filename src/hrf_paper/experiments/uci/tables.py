@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.shared.estimators import MATCHINGS
-from hrf_paper.experiments.shared.number_format import number
 from hrf_paper.experiments.uci.measure import (
     BASELINES,
     HYBRIDS,

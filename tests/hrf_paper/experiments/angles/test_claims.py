@@ -5,7 +5,6 @@ from hrf_paper.experiments.angles.claims import sentences
 from hrf_paper.experiments.angles.curves import Curve, Curves, angle_text
 from hrf_paper.experiments.angles.measure import Settings
 from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.shared.number_format import number
 
 
 def made(*curves: tuple[str, bool, list[float], list[float]]) -> Curves:
@@ -21,7 +20,7 @@ def made(*curves: tuple[str, bool, list[float], list[float]]) -> Curves:
 RISING, FALLING, FLAT = [0.0, 0.1, 0.4, 0.9, 1.6], [1.7, 0.9, 0.5, 0.1, 0.0], [0.3] * 5
 
 
-def test_words_about_a_fitted_winner():
+def test_sentences_about_a_fitted_winner():
     result = made(
         ("one hybrid", False, RISING, RISING), ("two", False, FALLING, FALLING), ("three", True, FLAT, FLAT)
     )
@@ -38,7 +37,7 @@ def test_words_about_a_fitted_winner():
     assert draws == "The errors seen in 1,234 draws lie within 0% of the exact errors."
 
 
-def test_words_about_a_winner_everywhere_and_a_tie():
+def test_sentences_about_a_winner_everywhere_and_a_tie():
     bent = [0.3, 0.4, 0.4, 0.4, 0.3]
     result = made(("one", False, FLAT, FLAT), ("two", False, bent, FLAT), ("three", False, FLAT, FLAT))
     maxima, ranges, draws = sentences(result)
@@ -53,17 +52,6 @@ def test_words_about_a_winner_everywhere_and_a_tie():
 def test_an_error_of_zero_is_no_miss():
     result = made(("one", False, RISING, RISING), ("two", False, FALLING, [1.7, 0.9, 0.6, 0.1, 1e-16]))
     assert sentences(result)[2] == "The errors seen in 1,234 draws lie within 20% of the exact errors."
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (1e-14, "0"), (3.72e-6, "3.7e-6"), (0.0098, "9.8e-3"), (0.00996, "0.010"), (0.0885, "0.088"),
-     (0.9996, "1.00"), (5.625, "5.62"), (9.996, "10.0"), (99.96, "100"), (9999.4, "9999"), (9999.6, "1.0e4"),
-     (4.9e12, "4.9e12")],
-)  # fmt: skip
-def test_number(value, text):
-    assert number(value) == text
-    assert len(text) <= 6
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.0, "0"), (0.1875, "0.19π"), (0.5, "0.50π"), (1.0, "π")])

@@ -29,12 +29,12 @@ def curve(result: Curves, name: str) -> Curve:
 
 
 def inner(values):
-    """Without the two ends, where logarithms of 0 would be compared."""
+    """Drop the two ends, where logarithms of 0 would be compared."""
     return torch.as_tensor(values, dtype=torch.float64)[1:-1]
 
 
 def on_sphere(result: Curves) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pairs once more, in another plane than the experiment's."""
+    """Return all pairs in another plane than the experiment's."""
     theta = torch.tensor(result.angles, dtype=torch.float64)[:, None] * math.pi
     u, v = torch.linalg.qr(
         torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

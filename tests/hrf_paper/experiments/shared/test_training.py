@@ -1,4 +1,4 @@
-"""Training on a made-up text: it learns, and what was interrupted ends as if it had not been."""
+"""Training on a made-up text: the model learns, and a resumed training ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_model_learns_what_follows(corpus):
 
 
 @pytest.mark.parametrize("sampler", [None, *SAMPLERS])
-def test_an_interrupted_training_goes_on_bit_by_bit(corpus, folder, monkeypatch, sampler):
+def test_a_resumed_training_is_the_same_bit_for_bit(corpus, folder, monkeypatch, sampler):
     training = replace(TINY, draws=None if sampler is None else drawn(sampler))
     monkeypatch.setattr(module, "_SAVE_EVERY", 20)
     whole = Trainer(training, corpus)
@@ -68,16 +68,16 @@ def test_an_interrupted_training_goes_on_bit_by_bit(corpus, folder, monkeypatch,
     monkeypatch.setattr(Trainer, "_advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Trainer(training, corpus).trained(2)
-    assert calls == [0, 20, 40, 0, 20]  # in the second epoch, with a state of the LSTM at hand
+    assert calls == [0, 20, 40, 0, 20]  # in the second epoch, with a state of the LSTM
     monkeypatch.setattr(Trainer, "_advance", advance)
-    torch.rand(3)  # the global generator is none of its business
+    torch.rand(3)  # a change of the global generator has no effect
     resumed = Trainer(training, corpus)
     resumed.trained(2)
     assert resumed.history == whole.history
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(resumed).items())
 
 
-def test_what_is_trained_is_not_trained_again(corpus, monkeypatch):
+def test_a_trained_model_is_not_trained_again(corpus, monkeypatch):
     first = Trainer(TINY, corpus)
     first.trained(2)
     monkeypatch.setattr(Trainer, "_advance", lambda self: pytest.fail("trained again"))
@@ -118,7 +118,7 @@ def test_a_penalty_brings_lengths_to_one(corpus):
     assert 0.7 < float(trainer.model.words.weight.norm(dim=-1).detach().mean()) < 1.3
 
 
-def test_rebuilds_have_to_meet_checkpoints(corpus):
+def test_rebuilds_have_to_coincide_with_checkpoints(corpus):
     draws = replace(drawn("exact"), rebuild_every=7)
     with pytest.raises(ValueError, match=r"^rebuild_every is 7; expected a divisor of 500$"):
         Trainer(replace(TINY, draws=draws), corpus)
