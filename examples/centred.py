@@ -71,7 +71,6 @@ class CentredPositive(FeatureMap):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {
             "dim": self.dim,
             "n_projections": self.n_projections,

@@ -209,7 +209,6 @@ class Projections(Registered, nn.Module):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild this object, ω aside."""
         return {"kind": self.kind, "n_projections": self.n_projections, "dim": self.dim, "heads": self.heads}
 
     def __repr__(self) -> str:

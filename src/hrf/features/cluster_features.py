@@ -20,7 +20,7 @@ __all__ = ["ClusterFeatures"]
 
 
 class ClusterFeatures(FeatureMap):
-    """The features of a `ClusteredHybrid`, which sets the attributes below and documents them."""
+    """A map whose vectors have features in the blocks of their own cluster; `ClusteredHybrid` sets its attributes."""
 
     base: str
     n_q: int
@@ -42,7 +42,7 @@ class ClusterFeatures(FeatureMap):
         return self.base in ("paper", "moments")
 
     def assign(self, x: Tensor, side: Side) -> Tensor:
-        """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
+        """Return the cluster of every vector: ``(..., L, d) -> (..., L)``."""
         if side == "query":
             return assign(x, self.query_centers.to(x.dtype), self.query_metric)
         return assign(x, self.key_centers.to(x.dtype), self.key_metric)
@@ -56,7 +56,7 @@ class ClusterFeatures(FeatureMap):
         return self.estimated_features(x, side)
 
     def estimated_features(self, x: Tensor, side: Side) -> Features:
-        """Features of the pairs of clusters that are not exact, about centres that stay where they are.
+        """Return features for the pairs of clusters that are not exact, about fixed centres.
 
         The scale of a key without such pairs is −∞.
         """
@@ -67,14 +67,14 @@ class ClusterFeatures(FeatureMap):
         return Features(torch.cat(blocks, -1), scale)
 
     def active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
-        """What a base of residuals and the default map have for vectors of the clusters ``own``."""
+        """Return the features of a base of residuals and of the default map, given each vector's cluster ``own``."""
         parts = [] if self.per_pair else [self._residual_part(x, side, own)]
         if self.default is not None:
             parts.append(self._default_part(self.default, x, side, own))
         return parts
 
     def residual_features(self, u: Tensor, side: Side) -> Features:
-        """Features of residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
+        """Map residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
         assert self.feature_map is not None
         features = self.feature_map.scaled(u, side)
         if self.shrinkage is None:
@@ -104,7 +104,7 @@ class ClusterFeatures(FeatureMap):
         return Active(own, mine.shape[-2], weights, features.values, scale + features.log_scale)
 
     def _default_part(self, default: FeatureMap, x: Tensor, side: Side, own: Tensor) -> Active:
-        """All keys are in one cluster here, and their weights say which queries they meet."""
+        """Map with the default; all keys form one cluster, and their weights say which queries they meet."""
         values, log_scale = default.scaled(x, side)
         if side == "query":
             return Active(own, self.n_q, torch.ones_like(log_scale), values, log_scale)
@@ -127,7 +127,7 @@ class ClusterFeatures(FeatureMap):
         return Features(values.flatten(-3), scale)
 
     def _active(self, own: Tensor, side: Side) -> Tensor:
-        """Which blocks (i, j) a vector of a cluster has: booleans ``(..., L, n_q, n_k)``."""
+        """Mark the blocks (i, j) of each vector: booleans ``(..., L, n_q, n_k)``."""
         if side == "query":
             return one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
         blocks = one_hot(own, self.n_k).bool().unsqueeze(-2).expand(*own.shape, self.n_q, -1)
@@ -135,7 +135,7 @@ class ClusterFeatures(FeatureMap):
         return blocks if pairs is None else blocks & pairs.unsqueeze(-3)
 
     def _estimates(self) -> Tensor | None:
-        """Pairs of clusters that the base estimates; ``None`` is all."""
+        """Return the pairs of clusters that the base estimates; ``None`` means all."""
         if self.exact is None:
             return self.served
         return ~self.exact if self.served is None else self.served & ~self.exact

@@ -1,4 +1,4 @@
-"""One base for each pair of clusters (paper, Sec. 2.4 and the zero-one mixtures of its appendix).
+"""One base per pair of clusters (paper, Sec. 2.4 and the zero-one mixtures of its appendix).
 
 A query belongs to the nearest of n_q centres rᵢ, a key to the nearest of n_k centres rⱼ, and the pair (i, j)
 decides how exp(xᵀy) is estimated; λ is the indicator of the pair. With residuals x' = x − rᵢ, y' = y − rⱼ,
@@ -43,24 +43,24 @@ _SETTINGS = {*ClusterSettings._fields, "recenter"}
 
 
 class ClusteredHybrid(ClusterEstimates):
-    """A base estimator for each pair of a query cluster and a key cluster.
+    """One base estimator per pair of a query cluster and a key cluster.
 
     Args:
         query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` with heads.
         key_centers: ``(n_k, d)``, or ``(H, n_k, d)``.
         base: one of `BASES`.
-        feature_map: what estimates. For ``paper`` and ``moments`` an `Exponential` with a head for each pair
-            of clusters, n_q·n_k (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of the
+        feature_map: the random map. For ``paper`` and ``moments`` an `Exponential` with one head per pair
+            of clusters, n_q·n_k (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of all
             residuals; ``None`` for ``separable``.
         metric: M of the distances (x − rᵢ)ᵀM(x − rᵢ) and (y − rⱼ)ᵀM⁻¹(y − rⱼ) by which vectors belong to centres,
             ``(d, d)`` or ``(H, d, d)``; ``None`` is the identity.
         shrinkage: s, ``()`` or ``(H,)``; for ``shrunk`` only.
         exact: pairs of clusters to compute exactly, booleans ``(n_q, n_k)`` or ``(H, n_q, n_k)``.
         default: a map for the pairs of clusters that are not ``served``.
-        served: pairs of clusters that the base serves, booleans like ``exact``; ``None`` is all.
+        served: pairs of clusters that the base serves, booleans like ``exact``; ``None`` means all.
         recenter: move the key centres to the means of the keys at hand, at linear cost. Features of a query
             then depend on all keys, so `queries` and `keys` need fixed centres: see `at`.
-        settings: what `fit` was called with, for `refit_`.
+        settings: arguments of `fit`, for `refit_`.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class ClusteredHybrid(ClusterEstimates):
     def refit_(self, queries: Tensor, keys: Tensor) -> Self:
         """Fit to new data with the settings of `fit`, in place; ω stays as it is."""
         if self.settings is None:
-            raise ValueError("this map was not made by fit, so there are no settings to fit again with")
+            raise ValueError("this map was not made by fit, so there are no settings to refit with")
         fitted = type(self).fit(queries, keys, **self.settings)
         for mine, new in zip(self.all_projections(), fitted.all_projections(), strict=True):
             new.omega.copy_(mine.omega)
@@ -239,13 +239,13 @@ class ClusteredHybrid(ClusterEstimates):
     @property
     @override
     def nonnegative(self) -> bool:
-        """Whether no estimate can be negative: if those of the parts cannot."""
+        """Whether no estimate can be negative, as for nonnegative parts."""
         return all(part is None or part.nonnegative for part in (self.feature_map, self.default))
 
     @property
     @override
     def factorised(self) -> bool:
-        """Whether an estimate is a product of features: not with exact pairs or centres that move."""
+        """Whether an estimate is a product of features: not with exact pairs or moving centres."""
         return self.exact is None and not self.recenter
 
     @property
@@ -273,7 +273,7 @@ class ClusteredHybrid(ClusterEstimates):
             inner.scaled_queries(x - self.query_centers.to(x.dtype)[own])
 
     def at(self, keys: Tensor) -> Self:
-        """A copy whose key centres are the means of ``keys``, ``(S, d)`` or ``(H, S, d)``, for good."""
+        """Return a copy whose key centres are fixed at the means of ``keys``, ``(S, d)`` or ``(H, S, d)``."""
         y = self._checked(keys, "keys")
         moved = copy.deepcopy(self)
         moved.key_centers.copy_(self._means(y, self.assign(y, "key")))
@@ -282,11 +282,11 @@ class ClusteredHybrid(ClusterEstimates):
 
     @override
     def _flops(self) -> Flops:
-        """To map one vector: 2dn for the distances to the n centres of its side, and its active features.
+        """Count 2dn for the distances to the n centres of a vector's side, and its active features.
 
-        Those are one map of the residual and 2dn products with the n centres of the other side, or for ``paper``
-        and ``moments`` n maps. The larger side counts as n; a default map is added. What exact pairs and moving
-        centres cost depends on the sequence, and is not counted.
+        Active features take one map of the residual and 2dn for products with the n centres of the other side,
+        or n maps for ``paper`` and ``moments``. The larger side counts as n; a default map is added. The cost of
+        exact pairs and of moving centres depends on the sequence and is not counted.
         """
         blocks = max(self.n_q, self.n_k)
         inner, default = (
@@ -297,7 +297,6 @@ class ClusteredHybrid(ClusterEstimates):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {
             "query_centers": self.query_centers,
             "key_centers": self.key_centers,

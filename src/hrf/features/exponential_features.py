@@ -123,7 +123,7 @@ class ExponentialFeatures(FeatureMap):
         return self.finish(ExponentialRows(log_weight, projected=projected))
 
     def fill_isotropic(self, projected: Tensor, weight: Tensor, out: Tensor) -> None:
-        """Write features of an `isotropic` map to columns of a table, without autograd.
+        """Write features of an `isotropic` map to part of the columns of a table, without autograd.
 
         Args:
             projected: ωᵀx, ``(..., L, m)``.

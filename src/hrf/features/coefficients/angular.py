@@ -29,7 +29,7 @@ class Angular(Coefficient):
         dim: length d of the inputs.
         n_projections: number n of sign bits.
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
-        heads: ``None``, or H for a coefficient a head.
+        heads: ``None``, or H for one coefficient per head.
         generator: the source of randomness.
     """
 
@@ -52,7 +52,7 @@ class Angular(Coefficient):
         self.feature_dim = self.n_projections
 
     def signs(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """The bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
+        """Return the bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
         bits = x @ self.projection.omega.to(x.dtype).mT >= 0
         return bits.to(x.dtype).mul_(2 * scale).sub_(scale)
 
@@ -86,12 +86,11 @@ class Angular(Coefficient):
 
     @override
     def _flops(self) -> Flops:
-        """Projections and signs."""
+        """Count projections and signs."""
         return flops.projected(self.n_projections, self.dim).plus(flops.signs(self.n_projections))
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the coefficient."""
         return {
             "dim": self.dim,
             "n_projections": self.n_projections,

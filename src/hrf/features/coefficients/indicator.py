@@ -70,10 +70,9 @@ class Indicator(Coefficient):
 
     @override
     def _flops(self) -> Flops:
-        """Distances to the centres."""
+        """Count distances to the centres."""
         return flops.distances(max(self.query_centers.shape[-2], self.key_centers.shape[-2]), self.dim)
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the coefficient."""
         return {"query_centers": self.query_centers, "key_centers": self.key_centers, "pair": self.pair}
