@@ -154,7 +154,7 @@ class ClusteredHybrid(ClusterEstimates):
                 but a closed form of it for ``projection="iid"`` only.
             projection: one of `hrf.projections.KINDS`.
             exact_share: largest share of the keys that each query cluster meets exactly, in whole clusters, heaviest
-                first (by rᵢᵀrⱼ + log of the number of keys). The method `exact_share` says what is reached on data.
+                first (by rᵢᵀrⱼ + log of the number of keys). The method `exact_share` measures the share on data.
             default: ``"positive"`` or ``"trigonometric"``, to serve all but the largest pairs of clusters.
             default_share: share of all pairs of vectors that is left to ``default``.
             recenter: see the class.
@@ -251,7 +251,7 @@ class ClusteredHybrid(ClusterEstimates):
     @property
     @override
     def active_width(self) -> int:
-        """Features of the vector's own cluster: n_k blocks for a query, n_q for a key; the larger number counts."""
+        """The width of the blocks of a vector's own cluster: n_k for a query, n_q for a key; the larger counts."""
         return self.feature_dim // min(self.n_q, self.n_k)
 
     @property

@@ -3,7 +3,7 @@
     Ψ_M(u) = m^{−1/2} exp(−(Mu)²/2) exp(ωᵀMu),   ω ~ N(0, I),   v² = Σ vₖ² (no conjugate)
 
 This holds for any invertible A, real or complex. Two members are well known: A = I gives positive features
-(Eq. 3, FAVOR+ with ±ω) and A = iI gives trigonometric ones (Eq. 2).
+(Eq. 3, FAVOR+ with ±ω) and A = iI gives trigonometric features (Eq. 2).
 
 The real part of a product of complex numbers is a real dot product,
 Re(e^α e^β) = (Re, Im)(e^α) · (Re, Im)(e^{β̄}), so the key side takes the matrix conj(A⁻ᵀ)

@@ -3,7 +3,7 @@
 `ExponentialFeatures` maps vectors to features in three steps: `prepare` computes everything per row that is not
 a projection (`ExponentialRows`), `exponents` projects, and `finish` or `finish_scaled` takes exponentials. Maps
 whose u is x itself or ix (`isotropic`) can share ωᵀx and ‖x‖²/2 with each other: members named ``isotropic``
-start from those. ``exponential.py`` has the maps themselves.
+start from these two. ``exponential.py`` has the maps themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ExponentialFeatures", "ExponentialRows"]
 
 
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
-# products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
+# products of two fit float32, and since one of both signs is at least exp(−25), a product is at least exp(−50).
 _SMALL = 50.0
 
 # Since sin t = cos(t − π/2), one function serves all columns.

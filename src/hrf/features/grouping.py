@@ -56,7 +56,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, n_clusters: int) -> Groups:
-        """Group tokens by their labels ``(..., L)``; ``size`` is that of the largest cluster."""
+        """Group tokens by their labels ``(..., L)``; ``size`` is the size of the largest cluster."""
         order = labels.argsort(dim=-1, stable=True)
         counts = torch.zeros(*labels.shape[:-1], n_clusters, dtype=torch.long, device=labels.device)
         counts.scatter_add_(-1, labels, torch.ones_like(labels))

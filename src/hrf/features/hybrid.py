@@ -1,4 +1,4 @@
-"""Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased whatever the coefficients.
+"""Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased for any coefficients.
 
 The composition lemma (``composition.py``) turns features of the bases and of the coefficients into features of
 the hybrid. Bases may share ω, coefficients may not share it with a base (``hybrid_parts.py``). The bipolar

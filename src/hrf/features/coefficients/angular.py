@@ -64,7 +64,7 @@ class Angular(Coefficient):
 
     @override
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
-        # Sums of ±1 are exact: a pair whose bits all agree gets 0, and all differ 1, with no rounding.
+        # Sums of ±1 are exact: a pair gets exactly 0 if all bits agree, and exactly 1 if all differ.
         n = self.n_projections
         return (n - self.signs(x) @ self.signs(y).mT) / (2 * n)
 
