@@ -213,4 +213,4 @@ class Projections(Registered, nn.Module):
 
     def __repr__(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in self.config().items() if value is not None)
-        return f"Projections({', '.join(arguments)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"

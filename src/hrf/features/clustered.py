@@ -109,14 +109,12 @@ class ClusteredHybrid(ClusterEstimates):
         """Register a buffer, if it has the shape; ``metric`` becomes one buffer per side."""
         if value is not None and tuple(value.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape}")
-        own = None if value is None else value.detach().clone()
+        dtype = torch.bool if name in ("exact", "served") else None
+        own = None if value is None else value.detach().to(dtype or value.dtype, copy=True)
         if name == "metric":
-            inverse = None if own is None else torch.linalg.inv(own.double()).to(own.dtype)
             self.register_buffer("query_metric", own)
-            self.register_buffer("key_metric", inverse)
-        else:
-            boolean = own is not None and name in ("exact", "served")
-            self.register_buffer(name, own.bool() if own is not None and boolean else own)
+            name, own = "key_metric", None if own is None else torch.linalg.inv(own.double()).to(own.dtype)
+        self.register_buffer(name, own)
 
     @classmethod
     def fit(
@@ -220,7 +218,9 @@ class ClusteredHybrid(ClusterEstimates):
         if self.per_pair:
             heads = (self.heads or 1) * self.n_q * self.n_k
         if (self.feature_map is None) != (self.base == "separable"):
-            raise ValueError(f"base {self.base!r} got feature_map={self.feature_map!r}")
+            raise ValueError(
+                f"base {self.base!r} got feature_map={self.feature_map!r}; expected a map, and None for 'separable'"
+            )
         for part, expected in ((self.feature_map, heads), (self.default, self.heads)):
             if part is not None and (part.dim, part.heads) != (self.dim, expected):
                 received = f"{type(part).__name__} has dim, heads = {(part.dim, part.heads)}"

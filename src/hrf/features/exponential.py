@@ -153,7 +153,7 @@ class Exponential(ExponentialFeatures):
         if kind not in ("iid", "orthogonal"):
             raise NotImplementedError(
                 f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
-                "it is for 'iid' and 'orthogonal'"
+                "one is known for 'iid' and 'orthogonal'"
             )
         mine = self.relative_sum(x, y)
         theirs = mine if other is self else other.relative_sum(x, y)

@@ -226,21 +226,15 @@ class AngularHybrid(Hybrid):
         generator: Generator | None = None,
     ) -> None:
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
-        angular = Angular(
-            dim,
-            n_projections=n_coefficient_projections,
-            projection=projection,
-            heads=heads,
-            generator=generator,
-        )
+        common: dict[str, Any] = {"projection": projection, "heads": heads}
+        angular = Angular(dim, n_projections=n_coefficient_projections, generator=generator, **common)
         super().__init__(bases, [angular])
         self.arguments = {
             "dim": dim,
             "n_projections": n_projections,
             "n_coefficient_projections": n_coefficient_projections,
             "share_projections": share_projections,
-            "projection": projection,
-            "heads": heads,
+            **common,
         }
 
     @override
@@ -280,13 +274,8 @@ class GaussianHybrid(Hybrid):
         generator: Generator | None = None,
     ) -> None:
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
-        inner = Trigonometric(
-            dim,
-            n_projections=n_coefficient_projections,
-            projection=projection,
-            heads=heads,
-            generator=generator,
-        )
+        common: dict[str, Any] = {"projection": projection, "heads": heads}
+        inner = Trigonometric(dim, n_projections=n_coefficient_projections, generator=generator, **common)
         super().__init__(bases, [Gaussian.bipolar(inner, sigma=sigma, radius=radius)])
         self.arguments = {
             "dim": dim,
@@ -295,8 +284,7 @@ class GaussianHybrid(Hybrid):
             "sigma": sigma,
             "radius": radius,
             "share_projections": share_projections,
-            "projection": projection,
-            "heads": heads,
+            **common,
         }
 
     @override

@@ -79,7 +79,7 @@ class _Tilted(FeatureMap):
         if kind != "iid" and not (kind == "orthogonal" and isotropic):
             raise NotImplementedError(
                 f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
-                "it is for 'iid'"
+                "one is known for 'iid'"
             )
         a = self.curvature.double()
         stretch = self.basis.double() / (1 - 8 * a).sqrt()  # columns: stretchᵀz has the square Σ ζ²/(1 − 8a)

@@ -78,7 +78,7 @@ class Angular(Coefficient):
         if kind not in ("iid", "orthogonal"):
             raise NotImplementedError(
                 f"no closed form is known for the moments of Angular with {kind!r} projections; "
-                "it is for 'iid' and 'orthogonal'"
+                "they are known for 'iid' and 'orthogonal'"
             )
         dim = self.dim if kind == "orthogonal" else None
         zero = ~(x.any(-1).unsqueeze(-1) & y.any(-1).unsqueeze(-2))
