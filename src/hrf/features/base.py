@@ -210,8 +210,6 @@ class FeatureMap(Linearised):
         feature_dim: width of ``queries(x)`` and ``keys(y)``.
         heads: ``None``, or H for one map per head, applied to inputs ``(..., H, L, d)``.
         kernel: ``"softmax"`` for exp(xᵀy) or ``"gaussian"`` for exp(−‖x − y‖²/2).
-        unbiased: whether the mean over draws is exactly the kernel.
-        nonnegative: whether no estimate can be negative.
 
     Inputs may have any floating dtype; features come in float32 or wider, since half
     precision cannot carry an exponential.

@@ -6,6 +6,8 @@ A block belongs to a pair (i, j) of a query cluster and a key cluster. A query o
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -40,6 +42,36 @@ class ClusterFeatures(FeatureMap):
     def per_pair(self) -> bool:
         """Whether each pair of clusters has a map of its own, as for ``paper`` and ``moments``."""
         return self.base in ("paper", "moments")
+
+    @property
+    @override
+    def factorised(self) -> bool:
+        """Whether an estimate is a product of features: not with exact pairs or moving centres."""
+        return self.exact is None and not self.recenter
+
+    @property
+    @override
+    def active_width(self) -> int:
+        """The width of the blocks of a vector's own cluster: n_k for a query, n_q for a key; the larger counts."""
+        return self.feature_dim // min(self.n_q, self.n_k)
+
+    @property
+    @override
+    def follows_keys(self) -> bool:
+        """Whether the key centres move to the means of the keys at hand."""
+        return self.recenter
+
+    @override
+    def active_queries(self, x: Tensor) -> None:
+        """Map queries ``(L, d)`` into the blocks of their own clusters only."""
+        own, inner = self.assign(x, "query"), self.feature_map
+        if inner is not None and self.per_pair:  # a map per pair of clusters: a vector meets n_k of them
+            share = x[: math.ceil(len(x) / self.n_q)]
+            inner.scaled_queries(share.expand(inner.heads or 1, -1, -1))
+            return
+        (x @ self.key_centers.to(x.dtype).mT).exp_()
+        if inner is not None:
+            inner.scaled_queries(x - self.query_centers.to(x.dtype)[own])
 
     def assign(self, x: Tensor, side: Side) -> Tensor:
         """Return the cluster of every vector: ``(..., L, d) -> (..., L)``."""

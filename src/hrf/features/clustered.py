@@ -21,7 +21,6 @@ base           estimate for a pair of clusters                                  
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import torch
@@ -241,36 +240,6 @@ class ClusteredHybrid(ClusterEstimates):
     def nonnegative(self) -> bool:
         """Whether no estimate can be negative, as for nonnegative parts."""
         return all(part is None or part.nonnegative for part in (self.feature_map, self.default))
-
-    @property
-    @override
-    def factorised(self) -> bool:
-        """Whether an estimate is a product of features: not with exact pairs or moving centres."""
-        return self.exact is None and not self.recenter
-
-    @property
-    @override
-    def active_width(self) -> int:
-        """The width of the blocks of a vector's own cluster: n_k for a query, n_q for a key; the larger counts."""
-        return self.feature_dim // min(self.n_q, self.n_k)
-
-    @property
-    @override
-    def follows_keys(self) -> bool:
-        """Whether the key centres move to the means of the keys at hand."""
-        return self.recenter
-
-    @override
-    def active_queries(self, x: Tensor) -> None:
-        """Map queries ``(L, d)`` into the blocks of their own clusters only."""
-        own, inner = self.assign(x, "query"), self.feature_map
-        if inner is not None and self.per_pair:  # a map per pair of clusters: a vector meets n_k of them
-            share = x[: math.ceil(len(x) / self.n_q)]
-            inner.scaled_queries(share.expand(inner.heads or 1, -1, -1))
-            return
-        (x @ self.key_centers.to(x.dtype).mT).exp_()
-        if inner is not None:
-            inner.scaled_queries(x - self.query_centers.to(x.dtype)[own])
 
     def at(self, keys: Tensor) -> Self:
         """Return a copy whose key centres are fixed at the means of ``keys``, ``(S, d)`` or ``(H, S, d)``."""
