@@ -100,7 +100,15 @@ class ClusterFeatures(FeatureMap):
 
     def active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
         """Return the features of a base of residuals and of the default map, given each vector's cluster ``own``."""
-        parts = [] if self.per_pair else [self._residual_part(x, side, own)]
+        parts = []
+        if not self.per_pair:
+            n = self.n_q if side == "query" else self.n_k
+            residuals, weights, scale = self._about_centers(x, side, own)
+            values = torch.ones_like(scale)
+            if residuals is not None:
+                values, log_scale = self.residual_features(residuals, side)
+                scale = scale + log_scale
+            parts.append(Active(own, n, weights, values, scale))
         if self.default is not None:
             parts.append(self._default_part(self.default, x, side, own))
         return parts
@@ -116,7 +124,12 @@ class ClusterFeatures(FeatureMap):
         (rest, values), log_scale = common_scale([one, features])
         return Features(torch.cat([(1 - s).sqrt() * rest, s.sqrt() * values], -1), log_scale)
 
-    def _residual_part(self, x: Tensor, side: Side, own: Tensor) -> Active:
+    def _about_centers(self, x: Tensor, side: Side, own: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Return residuals ``(..., L, d)`` if the base maps them, and the exact factors with their log scale.
+
+        The factors are exp(xᵀrⱼ − rᵢᵀrⱼ/2) for queries and exp(rᵢᵀy − rᵢᵀrⱼ/2) for keys, one per cluster of the
+        other side, ``(..., L, n)``; a factor is 0 where the base does not estimate the pair.
+        """
         query_centers, key_centers = self.query_centers.to(x.dtype), self.key_centers.to(x.dtype)
         between = query_centers @ key_centers.mT / 2  # rᵢᵀrⱼ/2
         pairs = None
@@ -125,15 +138,13 @@ class ClusterFeatures(FeatureMap):
         else:
             mine, others, between, pairs = key_centers, query_centers, between.mT, self._estimates()
         lead = own.shape[:-1]
-        logs = x @ others.mT - gather_rows(between.expand(*lead, -1, -1), own)  # xᵀrⱼ or rᵢᵀy: (..., L, n)
+        logs = x @ others.mT - gather_rows(between.expand(*lead, -1, -1), own)
         if pairs is not None:
             logs = logs.masked_fill(~gather_rows(pairs.mT.expand(*lead, -1, -1), own), -torch.inf)
         scale = logs.detach().amax(-1, keepdim=True)
-        weights = (logs - finite(scale)).exp()
-        if self.feature_map is None:
-            return Active(own, mine.shape[-2], weights, torch.ones_like(scale), scale)
-        features = self.residual_features(x - gather_rows(mine.expand(*lead, -1, -1), own), side)
-        return Active(own, mine.shape[-2], weights, features.values, scale + features.log_scale)
+        centers = mine.expand(*lead, -1, -1)
+        residuals = None if self.feature_map is None else x - gather_rows(centers, own)
+        return residuals, (logs - finite(scale)).exp(), scale
 
     def _default_part(self, default: FeatureMap, x: Tensor, side: Side, own: Tensor) -> Active:
         """Map with the default; all keys form one cluster, and their weights say which queries they meet."""
