@@ -1,4 +1,4 @@
-"""Centred positive features: an estimator in one file, for the page on adding one.
+"""Centred positive features: a whole estimator in one file, for the page "Add an estimator".
 
 With a(u) = exp(ωᵀu − ‖u‖²/2), E a(u) = 1 and E a(x)a(y) = exp(xᵀy): the constant need not be estimated,
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from typing_extensions import override
 
 from hrf import kernels
 from hrf.features.base import FeatureMap, Side
@@ -24,7 +23,7 @@ __all__ = ["CentredPositive"]
 
 
 class CentredPositive(FeatureMap):
-    """Positive features less their mean; the arguments are those of `hrf.Positive`."""
+    """Positive features less their mean; it takes the arguments of `hrf.Positive`."""
 
     def __init__(
         self,
@@ -42,17 +41,16 @@ class CentredPositive(FeatureMap):
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections + 1
 
-    @override
     def scaled(self, x: Tensor, side: Side) -> Features:
+        """Return φ(x) as values and one log scale per row; both sides have the same features."""
         logs = x @ self.projection.omega.to(x.dtype).mT - half_square(x)  # log a: (..., L, m)
         scale = logs.detach().amax(-1, keepdim=True).clamp(min=0)
         one = (-scale).exp()
         rest = ((logs - scale).exp() - one) / math.sqrt(self.n_projections)
         return Features(torch.cat([one, rest], -1), scale)
 
-    @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
-        """(1/m) [E (a(x) − 1)²(a(y) − 1)² − (exp(xᵀy) − 1)²], a sum of exponentials.
+        """Return the log of (1/m) [E (a(x) − 1)²(a(y) − 1)² − (exp(xᵀy) − 1)²], a sum of exponentials.
 
         For i, j ≤ 2, E a(x)^i a(y)^j = exp(ij xᵀy), times exp(‖x‖²) if i = 2 and exp(‖y‖²) if j = 2.
         """
@@ -64,14 +62,12 @@ class CentredPositive(FeatureMap):
         variance = scaled_sum(*(Scaled.exp(exponent).times(count) for count, exponent in terms))
         return variance.log() - math.log(self.n_projections)
 
-    @override
     def flops(self) -> int:
-        """Projections; an exponential, a difference and a factor for each."""
+        """Count the projections, and per projection an exponential, a difference and a factor."""
         return self.n_projections * (2 * self.dim + 3)
 
-    @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
+        """Return constructor arguments that rebuild the map."""
         return {
             "dim": self.dim,
             "n_projections": self.n_projections,

@@ -117,10 +117,5 @@ def test_cycles_are_found():
     assert in_cycles(graph) == {"b", "c"}
 
 
-# Rooms that may still have cycles. The list can only shrink.
-CYCLIC = {"hrf.advice"}
-
-
 def test_no_import_cycles():
-    cyclic = {name for name in in_cycles(import_graph()) if ".".join(name.split(".")[:2]) not in CYCLIC}
-    assert not cyclic
+    assert not in_cycles(import_graph())

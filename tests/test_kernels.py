@@ -21,7 +21,7 @@ def test_kernels_of_all_pairs_are_their_definitions():
 
 
 def test_distances_of_close_vectors_keep_their_digits():
-    """The expanded square ‖x‖² + ‖y‖² − 2xᵀy has none of them left at this distance from the origin."""
+    """The expanded square ‖x‖² + ‖y‖² − 2xᵀy has no digits left at this distance from the origin."""
     step = torch.tensor([2.0**-30, 0.0, 0.0, 0.0], dtype=torch.float64)
     far = 1000 + torch.arange(4, dtype=torch.float64)[None]
     assert kernels.squared_distance(far, far + step).item() == 2.0**-60

@@ -89,7 +89,7 @@ def test_lengths_are_chi(kind):
 
 @pytest.mark.stat
 def test_padded_hadamard_rows_have_unit_second_moments():
-    """Rows of 8 entries are cut to 5: their lengths are those of 8 entries before the cut."""
+    """Rows of 8 entries are cut to 5: their lengths are drawn for 8 entries, before the cut."""
     draws, dim = 20_000, 5
     omega = draw("hadamard", 8, dim, heads=draws, generator=seeded(3), dtype=torch.float64)
     products = omega.unsqueeze(-1) * omega.unsqueeze(-2)  # ωωᵀ: (draws, 8, d, d)
@@ -125,7 +125,7 @@ def test_estimates_are_unbiased(kind):
 
 @pytest.mark.stat
 def test_hadamard_is_biased_in_few_dimensions_and_says_so():
-    """Signs of a small hypercube are far from Gaussian; in 64 dimensions nothing is left to see."""
+    """Signs of a small hypercube are far from Gaussian; in 64 dimensions the bias is too small to see."""
     draws = 4000
     errors = {}
     for dim in (2, 64):
@@ -145,7 +145,7 @@ def test_hadamard_is_biased_in_few_dimensions_and_says_so():
 @pytest.mark.stat
 @pytest.mark.parametrize("kind", ["orthogonal", "simplex", "sobol", "halton"])
 def test_coupled_rows_beat_independent_ones(kind):
-    """With single ω: rows that point apart (simplex) help only while −ω is not there as well."""
+    """With single ω: rows that point apart (simplex) help only as long as −ω is not used as well."""
     x = torch.tensor([[[0.4, -0.2, 0.3]]], dtype=torch.float64)
     variance = {}
     for k in ("iid", kind):

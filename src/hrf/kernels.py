@@ -22,33 +22,33 @@ __all__ = ["gaussian", "log_gaussian_kernel", "log_softmax_kernel", "softmax", "
 
 
 def log_softmax_kernel(x: Tensor, y: Tensor) -> Tensor:
-    """The logarithm of the softmax kernel, xᵀy: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    """Return xᵀy, the logarithm of the softmax kernel: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
     x, y = _widened(x, y)
     return x @ y.mT
 
 
 def softmax(x: Tensor, y: Tensor) -> Tensor:
-    """The softmax kernel exp(xᵀy), not normalised: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    """Return the softmax kernel exp(xᵀy), not normalised: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
     return log_softmax_kernel(x, y).exp()
 
 
 def squared_distance(x: Tensor, y: Tensor) -> Tensor:
-    """‖x − y‖², exactly 0 where x = y: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    """Return ‖x − y‖², exactly 0 where x = y: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
     x, y = _widened(x, y)
     # From differences: the expanded square cancels where x ≈ y, just where the kernel is large.
     distance = torch.cdist(x.detach(), y.detach(), compute_mode="donot_use_mm_for_euclid_dist")
-    # cdist has no second derivative. The expanded square has all of them, so it stands in for them, as 0.
+    # cdist has no second derivative. The expanded square has all derivatives, so its gradient is used, with value 0.
     expanded = x.square().sum(-1).unsqueeze(-1) + y.square().sum(-1).unsqueeze(-2) - 2 * x @ y.mT
     return distance.square() + (expanded - expanded.detach())
 
 
 def log_gaussian_kernel(x: Tensor, y: Tensor) -> Tensor:
-    """The logarithm of the Gaussian kernel, −‖x − y‖²/2: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    """Return −‖x − y‖²/2, the logarithm of the Gaussian kernel: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
     return -squared_distance(x, y) / 2
 
 
 def gaussian(x: Tensor, y: Tensor) -> Tensor:
-    """The Gaussian kernel exp(−‖x − y‖²/2): ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    """Return the Gaussian kernel exp(−‖x − y‖²/2): ``(..., L, d), (..., S, d) -> (..., L, S)``."""
     return log_gaussian_kernel(x, y).exp()
 
 

@@ -1,10 +1,10 @@
-"""Random projections ω: m rows in ℝᵈ, each of them N(0, I) on its own, coupled in different ways.
+"""Random projections ω: m rows in ℝᵈ, each N(0, I) on its own, coupled in different ways.
 
 | kind | rows |
 | --- | --- |
 | `iid` | independent |
 | `orthogonal` | blocks of d orthogonal rows, Haar-distributed, with independent χ_d lengths |
-| `hadamard` | the same from products HD₁HD₂HD₃ of Hadamard and random sign matrices |
+| `hadamard` | orthogonal rows from products HD₁HD₂HD₃ of Hadamard and random sign matrices |
 | `simplex` | blocks of d rows to the corners of a regular simplex, rotated, χ_d lengths |
 | `halton` | a scrambled Halton sequence through the normal quantile |
 | `sobol` | a scrambled Sobol sequence through the normal quantile |
@@ -44,12 +44,12 @@ def _normal(*shape: int, generator: Generator | None) -> Tensor:
 
 
 def _chi(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
-    """Lengths of Gaussian vectors: (heads, n, 1), distributed as χ_dim."""
+    """Draw lengths of Gaussian vectors: (heads, n, 1), distributed as χ_dim."""
     return _normal(heads, n, dim, generator=generator).norm(dim=-1, keepdim=True)
 
 
 def _haar(heads: int, blocks: int, dim: int, generator: Generator | None) -> Tensor:
-    """Uniform orthogonal matrices: (heads, blocks, dim, dim)."""
+    """Draw uniform orthogonal matrices: (heads, blocks, dim, dim)."""
     q, r = torch.linalg.qr(_normal(heads, blocks, dim, dim, generator=generator))
     # Sign fix: LAPACK's QR alone is not Haar (Mezzadri 2007), and the estimators would be biased.
     return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
@@ -140,14 +140,14 @@ def draw(
 
 
 class Projections(Registered, nn.Module):
-    """A drawn ω in a buffer. Maps that are given the same object share its rows.
+    """A drawn ω in a buffer. Maps that hold the same object share its rows.
 
     Args:
         kind: one of `KINDS`.
         n_projections: number of rows, m.
         dim: length of a row, d.
         heads: with ``heads=H``, H independent draws in one buffer ``(H, m, d)``.
-        generator: the source of randomness; PyTorch's global one by default.
+        generator: the source of randomness; PyTorch's global generator by default.
     """
 
     omega: Tensor
@@ -176,7 +176,7 @@ class Projections(Registered, nn.Module):
         heads: int | None = None,
         generator: Generator | None = None,
     ) -> Projections:
-        """A new draw where a kind is named; where an object is given, that object, if it fits."""
+        """Draw ω if a kind is named; return a `Projections` object as it is, if it fits."""
         if isinstance(projection, str):
             return cls(projection, n_projections, dim, heads=heads, generator=generator)
         if not isinstance(projection, Projections):
@@ -193,7 +193,7 @@ class Projections(Registered, nn.Module):
         return projection
 
     def sizes(self) -> tuple[int, int, int | None]:
-        """``dim``, ``n_projections`` and ``heads``."""
+        """Return ``dim``, ``n_projections`` and ``heads``."""
         return self.dim, self.n_projections, self.heads
 
     @property
@@ -209,9 +209,8 @@ class Projections(Registered, nn.Module):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild this object, ω aside."""
         return {"kind": self.kind, "n_projections": self.n_projections, "dim": self.dim, "heads": self.heads}
 
     def __repr__(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in self.config().items() if value is not None)
-        return f"Projections({', '.join(arguments)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"

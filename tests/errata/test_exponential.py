@@ -107,7 +107,7 @@ def test_erratum_11_condition_for_zero_variance():
 
 
 def test_erratum_12_real_diagonal_at_a_key_centre_with_a_zero():
-    """√|r_j/r_i| is 0 where r_j is: A has no inverse, and a tiny entry instead of 0 explodes."""
+    """√|r_j/r_i| is 0 where r_j is 0: A has no inverse, and a tiny entry instead of 0 explodes."""
     query, key = QUERY_CENTRE, vector(0.2, 0)
     printed = (key / query).abs().sqrt()
     assert printed.prod() == 0

@@ -1,4 +1,4 @@
-"""Errata of the errors of hybrids: what the paper prints is false, what the page says instead is true."""
+"""Errata of the errors of hybrids: each printed statement fails, and each correction on the page holds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_erratum_02_bound_on_the_largest_relative_error():
     """The printed bound is below the exact error for large r; with the lost factor r it holds."""
 
     def ratios(r, n):
-        """log of the exact maximum over the printed, the corrected and the tight bound."""
+        """Log of the exact maximum over the printed, the corrected and the tight bound."""
         base = theory.log_max_relative_error_base(r, 1)
         rest = (1 - 1 / n) / math.pi
         printed = base - r.log() + math.log(rest + 1 / (n * math.sqrt(math.pi))) / 2
@@ -96,7 +96,7 @@ def test_erratum_02_bound_on_the_largest_relative_error():
 
 
 def test_erratum_06_shared_projections_do_not_always_help():
-    """The change has the sign of −E[λ̂(1 − λ̂)]: none for one sign bit, a growth for some Gaussian λ̂."""
+    """The change has the sign of −E[λ̂(1 − λ̂)]: no change for one sign bit, an increase for a Gaussian λ̂."""
     q = float(theory.angle(X, Y)) / math.pi
     one_bit = [bipolar_mse(bits(q, 1), X, Y, shared=shared) for shared in (True, False)]
     assert close(*one_bit)
@@ -172,7 +172,7 @@ def test_erratum_09_number_of_pairs():
 
 
 def test_erratum_13_rate_in_the_number_of_features():
-    """The limit at the poles falls like the root of the width, as that of the bases does."""
+    """The limit at the poles falls like the root of the width, as the error of the bases does."""
     hybrid, base = [], []
     for m in (8, 32, 128, 512):
         phi = hrf.AngularHybrid(2, n_projections=m, n_coefficient_projections=m, projection="iid").double()
@@ -198,7 +198,7 @@ def test_erratum_14_pairs_of_similar_flops():
     """(m, n) = (D/8, 8) keeps m·n = D, at a fraction of the operations of D projections."""
 
     def share(dim, n_projections, per_projection=1):
-        """FLOPs of the hybrid with m·n = D over those of D (or D/2) projections."""
+        """FLOPs of the hybrid with m·n = D over FLOPs of D (or D/2) projections."""
         hybrid = hrf.AngularHybrid(dim, n_projections=n_projections // 8, n_coefficient_projections=8)
         base = hrf.Positive(dim, n_projections=n_projections // per_projection)
         return hybrid.flops() / base.flops()
@@ -216,7 +216,7 @@ def test_erratum_14_pairs_of_similar_flops():
     largest = max(share(dim, size, 2) for dim in (13, 64, 200, 650) for size in sizes)
     assert largest == share(13, 64, 2)
     shown(14, largest, "0.775")
-    # What equal FLOPs are: the largest m at n = 8 within those of D = 128 projections at d = 200.
+    # At equal FLOPs: the largest m at n = 8 within those of D = 128 projections at d = 200.
     budget = hrf.Positive(200, n_projections=128).flops()
     within = [
         m

@@ -24,7 +24,7 @@ from hrf import theory
 
 
 def test_typo_root_in_the_limit():
-    """√(θ − π) is no real number below π; with √(π − θ) the limit is the one printed."""
+    """√(θ − π) is not a real number below π; with √(π − θ) the printed limit is right."""
     theta = torch.tensor([math.pi - 1e-6], dtype=torch.float64)
     error = theory.sphere_relative_error_angular(theta, 1.0, 3, 4)
     assert (theta - math.pi).sqrt().isnan().all()

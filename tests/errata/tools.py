@@ -35,7 +35,7 @@ CENTRED = torch.tensor([1j * math.sqrt(0.4), math.sqrt(0.75)], dtype=torch.compl
 
 
 def shown(where, value, text):
-    """Assert that the value rounds to the text, and that the text stands in that section of the page."""
+    """Assert that the value rounds to the text, and that the text stands in its section of the page."""
     decimals = len(text.partition(".")[2])
     assert f"{float(value):.{decimals}f}".replace("-", "−") == text
     section = SECTIONS.get(where, TYPOS)
@@ -47,17 +47,17 @@ def close(value, expected, tolerance=1e-9):
 
 
 def differ(value, other):
-    """By more than a hundredth: no matter of rounding."""
+    """Whether two numbers differ by more than a hundredth, far beyond rounding."""
     return abs(value - other) > 0.01 * max(abs(value), abs(other))
 
 
 def mean(values):
-    """E over ω ~ N(0, I) in the plane of values at the nodes."""
+    """Mean over ω ~ N(0, I) in the plane, of values at the nodes."""
     return (WEIGHT.to(values.dtype) * values).sum()
 
 
 def at_nodes(make, x, y, **arguments):
-    """The estimates of a map with one projection, a node of the rule in each of its heads: ``(nodes,)``."""
+    """Estimates of a map with one projection per head, at one node of the rule per head: ``(nodes,)``."""
     phi = make(2, n_projections=1, projection="iid", heads=len(OMEGA), **arguments).double()
     phi.projection.omega.copy_(OMEGA.unsqueeze(1))
     return phi.estimate(x.expand(1, 1, 2), y.expand(1, 1, 2)).flatten()

@@ -37,7 +37,7 @@ CENTERS = _fixed(2, DIM, seed=5, scale=0.3)
 
 
 class Builder:
-    """Constructor arguments that all maps share, and how a tensor gets its axis of heads."""
+    """Constructor arguments that all maps share, and the axis of heads of tensors."""
 
     def __init__(self, heads: int | None, kind: str, seed: int) -> None:
         self.heads, self.kind, self.generator = heads, kind, Generator().manual_seed(seed)
@@ -62,7 +62,7 @@ class Builder:
         return self.exponential(matrix, query_shift=a, key_shift=b)
 
     def bipolar(self, coefficient: coefficients.Coefficient) -> hrf.Hybrid:
-        """Positive and trigonometric features on their own ω each, under a coefficient."""
+        """Positive and trigonometric features, each on its own ω, mixed by a coefficient."""
         bases = [hrf.Positive(DIM, **self.common()), hrf.Trigonometric(DIM, **self.common())]
         return hrf.Hybrid(bases, [coefficient])
 
@@ -94,7 +94,7 @@ class Builder:
         return hrf.Hybrid(bases, [coefficients.Angular(DIM, **self.common(N))])
 
     def clustered(self, base: str, *, matrix: Tensor | None = None, **arguments) -> hrf.ClusteredHybrid:
-        """Two clusters a side; for the bases of the paper a matrix for each of the four pairs."""
+        """Two clusters per side; for the bases of the paper one matrix per pair of clusters."""
         feature_map = None
         if base in ("paper", "moments"):
             scales = torch.tensor([0.8, 1.0, 1.1, 1.3], dtype=torch.float64)[:, None]
@@ -164,7 +164,7 @@ MAPS: dict[str, Factory] = {
 _SHRINKAGE = torch.tensor(0.4, dtype=torch.float64)
 _DIAGONAL = torch.tensor([[True, False], [False, True]])
 _FIRST = torch.tensor([[True, False], [False, False]])
-_COLUMN = torch.tensor([[True, False], [True, False]])  # keys of which nothing is estimated
+_COLUMN = torch.tensor([[True, False], [True, False]])  # nothing is estimated for the first cluster of keys
 
 # Maps with pairs of clusters that are exact: these have no features, but attention serves them.
 PARTLY_EXACT: dict[str, Factory] = {
@@ -179,7 +179,7 @@ PARTLY_EXACT: dict[str, Factory] = {
 
 # Maps whose MSE is known for independent rows only.
 IID_ONLY = {"favor#", "favor# asymmetric", "centred positive"}
-# Maps that trade some bias for less variance.
+# Maps that accept bias for less variance.
 BIASED = {"clustered separable", "clustered shrunk"}
 
 

@@ -61,7 +61,7 @@ def test_complex_matrices_leave_no_variance_at_the_centres(base):
         points, mirrored, n_clusters=(3, 3), n_projections=4, base=base, matrix="complex-diagonal"
     ).double()
     error = phi.relative_error(points, mirrored)
-    if base == "moments":  # the ridge leaves a little
+    if base == "moments":  # the ridge leaves a small error
         assert error.max() < 0.1
     else:
         assert error.max() < 1e-5  # centres and matrices are rounded to float32

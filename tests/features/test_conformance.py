@@ -16,7 +16,7 @@ from features.registry import BIASED, IID_ONLY, MAPS, X, Y, build
 every_map = pytest.mark.parametrize("name", MAPS)
 EPS = torch.finfo(torch.float64).eps
 DRAWS = 20_000
-# Sign bits and nearest centres are constant but for jumps, one of them at x = 0.
+# Sign bits and nearest centres are piecewise constant, with a jump at x = 0.
 JUMPS_AT_ZERO = {
     name
     for name in MAPS
@@ -26,7 +26,7 @@ JUMPS_AT_ZERO = {
 
 @functools.lru_cache(maxsize=4)
 def _draws(name: str, kind: str) -> tuple[hrf.FeatureMap, Tensor]:
-    """A map and its estimates over independent draws, one a head: (DRAWS, L, S)."""
+    """A map and its estimates over independent draws, one per head: (DRAWS, L, S)."""
     phi = build(name, heads=DRAWS, kind=kind, seed=1)
     return phi, phi.estimate(X.unsqueeze(0), Y.unsqueeze(0))
 

@@ -58,7 +58,7 @@ def test_save_and_load(name, tmp_path):
     assert torch.equal(copied.keys(Y), phi.keys(Y))
     copied.redraw_(torch.Generator().manual_seed(9))
     phi.redraw_(torch.Generator().manual_seed(9))
-    assert torch.equal(copied.estimate(X, Y), phi.estimate(X, Y))  # what was shared still is
+    assert torch.equal(copied.estimate(X, Y), phi.estimate(X, Y))  # shared projections are still shared
 
 
 @every_map

@@ -11,7 +11,7 @@ from features.registry import COMPLEX_FULL, REAL_FULL, X, Y
 
 
 def quadrature(phi: hrf.FeatureMap, nodes: int = 60) -> torch.Tensor:
-    """Gauss–Hermite nodes of the plane, one a head of a map with one projection; their weights."""
+    """Gauss–Hermite nodes of the plane, one per head of a map with one projection, and their weights."""
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     grid = torch.tensor(list(itertools.product(points, points)))
     phi.projection.omega.copy_(grid.unsqueeze(1))
@@ -32,7 +32,7 @@ PLANE = {
 @pytest.mark.parametrize("matrix", PLANE)
 @pytest.mark.parametrize("antithetic", [True, False])
 def test_mean_and_mse_by_quadrature(matrix, antithetic):
-    """Exact to the rule's accuracy, also at norms where Monte Carlo has no chance."""
+    """Exact to the rule's accuracy, even at norms where Monte Carlo fails."""
     x, y = X[1:, :2] * 2.5, Y[:, :2] * 2.5  # norms to 2: relative MSEs to 1e8
     a = PLANE[matrix]
     a = a if a is None else a.expand(3600, *a.shape)
@@ -68,7 +68,7 @@ def test_positive_is_exact_at_opposite_vectors():
 
 @pytest.mark.parametrize("antithetic", [True, False])
 def test_complex_exponential_is_exact_where_the_sum_vanishes(antithetic):
-    """Zero variance at x = −A⁻¹A⁻ᵀy: for a complex A whose square is real that is a real x."""
+    """Zero variance at x = −A⁻¹A⁻ᵀy: a real x for a complex A whose square is real."""
     a = torch.diag(torch.tensor([1j, 0.7, 1.3j, 1.1], dtype=torch.complex128))
     rotation = torch.linalg.qr(REAL_FULL).Q
     a = a @ rotation.to(a.dtype)
@@ -148,7 +148,7 @@ def test_plain_features_that_vanish_are_refused():
 
 @pytest.mark.parametrize("antithetic", [True, False])
 def test_features_along_a_long_row_of_omega_are_looked_at(antithetic):
-    """ωᵀx − ‖x‖²/2 is ‖ω‖²/2 at x = ω, about 128 in d = 256: only a look at the features can tell."""
+    """ωᵀx − ‖x‖²/2 is ‖ω‖²/2 at x = ω, about 128 in d = 256: only the features themselves can tell."""
     phi = hrf.Exponential(256, n_projections=4, antithetic=antithetic)
     with pytest.raises(OverflowError, match=r"to exp\(1\d\d\)"):
         phi.queries(phi.projection.omega)
@@ -162,7 +162,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
 
 
 def test_long_batches_of_short_sequences_are_not_cut_into_rows(monkeypatch):
-    """Blocks are filled with whole sequences, so that their number is that of the floats, not of the rows."""
+    """Blocks are filled with whole sequences, so that their number depends on the floats, not on the rows."""
     phi = hrf.Positive(4, n_projections=8, heads=2)
     x = torch.randn(50, 2, 3, 4)
     blocks = []

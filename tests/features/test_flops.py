@@ -1,4 +1,4 @@
-"""Analytic counts against `torch.utils.flop_counter`, which sees products of matrices."""
+"""Analytic counts against `torch.utils.flop_counter`, which counts products of matrices."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def counted(phi, length: int) -> int:
 @pytest.mark.parametrize("name", MAPS)
 def test_products_are_those_that_pytorch_counts(name):
     phi = MAPS[name]()
-    # Of two lengths, so that what does not depend on the vectors drops out.
+    # Two lengths, so that work that does not depend on the vectors drops out.
     assert phi._flops().products == counted(phi, 3) - counted(phi, 2) > 0
 
 

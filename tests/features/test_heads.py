@@ -1,4 +1,4 @@
-"""Some heads of a map are a map."""
+"""A map restricted to part of its heads is a map."""
 
 from __future__ import annotations
 

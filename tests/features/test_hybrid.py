@@ -225,7 +225,7 @@ def test_draws_from_equal_seeds_are_refused(projection, n):
     parts = [base(4, n_projections=5, projection=omega) for base in (hrf.Positive, hrf.Trigonometric)]
     same = angular(n, projection=projection, generator=seeded[1])
     if projection == "hadamard" and n == 9:
-        return  # its directions are few, so that only whole draws are compared
+        return  # it has few directions, so only whole draws are compared
     with pytest.raises(ValueError, match="drawn from equal seeds"):
         hrf.Hybrid(parts, [same])
 

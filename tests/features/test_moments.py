@@ -1,4 +1,4 @@
-"""Moments of coefficients in closed form: their means for any projections, their sizes for any norms."""
+"""Moments of coefficients in closed form: means for any projections, magnitudes for any norms."""
 
 from __future__ import annotations
 

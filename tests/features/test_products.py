@@ -44,7 +44,7 @@ def test_the_square_of_a_sum_that_vanishes_is_exactly_zero():
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that is made inside."""
+    """Records the number of elements of the largest tensor that is made inside."""
 
     numel = 0
 

@@ -24,7 +24,7 @@ def hybrid(
     share: bool = True,
     seed: int = 0,
 ) -> hrf.Hybrid:
-    """Two exponential maps with different matrices, under the angle."""
+    """Two exponential maps with different matrices, mixed by the angle."""
     generator = Generator().manual_seed(seed)
     omegas = [hrf.Projections(kind, M, DIM, heads=heads, generator=generator) for _ in range(2 - share)]
     bases = [
@@ -52,5 +52,5 @@ def test_two_matrices_on_the_same_rows_have_the_predicted_mse(matrices, antithet
     tolerance = 5 * squares.std(0) / math.sqrt(DRAWS) + 1e-13
     for share in (True, False):
         mse = hybrid(matrices, antithetic, kind, share=share).mse(X, Y)
-        # Without the covariance of the bases the prediction is wrong, so it is what is tested here.
+        # Without the covariance of the bases the prediction is wrong, so this test depends on it.
         assert ((squares.mean(0) - mse).abs() <= tolerance).all() == share

@@ -19,7 +19,7 @@ def saved(tmp_path):
 
 
 def rewrite(path, **changes):
-    """The same file with some entries of its header replaced."""
+    """Replace entries of the file's header."""
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["hrf"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

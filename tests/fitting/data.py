@@ -41,7 +41,7 @@ def rotated():
 
 
 def correlated():
-    """Pairs with a symmetric map from queries to keys, half of its eigenvalues negative, and some noise."""
+    """Pairs with a symmetric map from queries to keys, half of its eigenvalues negative, and noise."""
     x = normal(2000, 8, seed=1)
     signs = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
     y = x * SCALES.flip(0) * signs + 0.2 * normal(2000, 8, seed=2)
@@ -49,7 +49,7 @@ def correlated():
 
 
 def relative_mse(x, y, matrix):
-    """Of one projection and its negative, for the n-th query and the n-th key."""
+    """Relative MSE of one projection and its negative, for the n-th query and the n-th key."""
     return (theory.exponential_log_mse(x, y, 1, matrix) - 2 * (x * y).sum(-1)).exp()
 
 

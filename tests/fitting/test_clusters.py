@@ -95,7 +95,7 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
 
 def test_weights_count_points_several_times():
     points, _ = groups()
-    weights = torch.arange(len(points)) % 3  # some count not at all
+    weights = torch.arange(len(points)) % 3  # a third of the points have no weight
     centers, labels = kmeans(points, 4, weights=weights.double())
     repeated = points.repeat_interleave(weights, dim=0)
     owners = labels.repeat_interleave(weights)

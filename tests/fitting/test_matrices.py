@@ -183,7 +183,7 @@ def test_errors_say_what_was_received():
 
 @pytest.mark.parametrize("kind", COMPLEX)
 def test_about_the_means_complex_kinds_have_no_imaginary_part(kind):
-    """E xyᵀ is rounding there: no unit may depend on its sign."""
+    """E xyᵀ is rounding about the means: no unit may depend on its sign."""
     x, y = normal(200, 4) * torch.tensor([3.0, 1, 1, 0.1]) + 5, normal(200, 4, seed=1) - 2
     moments = SecondMoments.of(x - x.mean(0), y - y.mean(0))
     matrix = fit_matrix(moments, kind)

@@ -1,4 +1,4 @@
-"""Which pairs of clusters weigh most."""
+"""Selection of the heaviest key clusters and of the largest pairs."""
 
 from __future__ import annotations
 

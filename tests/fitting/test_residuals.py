@@ -1,4 +1,4 @@
-"""Clusters and A in turns: what is promised of the metric, the centres, the moments and the loss."""
+"""Clusters and A fitted alternately: the metric, the centres, the moments and the loss keep their promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def normal(*shape, seed):
 
 
 # Queries are long in the first two directions, where keys are short, and in four groups in the other two, where
-# keys are long. Plain k-means of the queries sees the long directions; what counts are the groups.
+# keys are long. Plain k-means of the queries sees the long directions; only the groups count.
 LONG = torch.tensor([3.0, 3.0, 0.03, 0.03], dtype=torch.float64)
 GROUPS = torch.tensor([[0, 0, i, j] for i in (-0.3, 0.3) for j in (-0.3, 0.3)], dtype=torch.float64)
 X, Y = normal(300, 4, seed=0) * LONG + GROUPS.repeat(75, 1), normal(300, 4, seed=1) * LONG.flip(-1)

@@ -14,7 +14,7 @@ def gauss_hermite(nodes=70):
 
 
 def terms(omega, x, y, matrix=None, *, antithetic):
-    """The estimate of e^{xᵀy} of every row of omega (..., d), from the two sides' complex features."""
+    """Estimate e^{xᵀy} from every row of omega (..., d), with complex features of both sides."""
     dim = x.shape[-1]
     matrix = torch.eye(dim) if matrix is None else matrix
     matrix = torch.diag(matrix) if matrix.ndim == 1 else matrix
@@ -30,7 +30,7 @@ def terms(omega, x, y, matrix=None, *, antithetic):
 
 
 def haar_blocks(n_draws, n_rows, dim, generator):
-    """Draws of n_rows rows of R^dim in blocks of orthogonal directions, with independent χ lengths."""
+    """Draw n_rows rows of R^dim in blocks of orthogonal directions, with independent χ lengths."""
     blocks = []
     for _ in range(math.ceil(n_rows / dim)):
         q, r = torch.linalg.qr(torch.randn(n_draws, dim, dim, dtype=torch.float64, generator=generator))
@@ -47,7 +47,7 @@ def variance_and_standard_error(samples, mean):
 
 
 def within_five_standard_errors(samples, mean, variance):
-    """Whether the samples have this variance about this mean, as far as they can tell."""
+    """Whether the samples have this variance about this mean, within their precision."""
     estimate, error = variance_and_standard_error(samples, mean)
     return abs(estimate - variance) <= 5 * error
 

@@ -168,7 +168,7 @@ def test_three_bases_have_the_variance_of_their_sum():
 
 
 def test_hybrids_do_not_overflow():
-    """λ̂ with a variance of e^1000 on bases of variance e^500 and e^600: the largest product remains."""
+    """λ̂ with a variance of e^1000 on bases of variance e^500 and e^600: the largest product dominates."""
     moments = Moments(plain(0.5), Scaled.exp(torch.tensor(1000.0, dtype=torch.float64)))
     first, second = (Scaled.exp(torch.tensor(e, dtype=torch.float64)) for e in (500.0, 600.0))
     assert hybrid_covariance([moments], [[first, None], [None, second]]).log().item() == 1600

@@ -1,7 +1,7 @@
 """FAVOR# for queries and keys that are not alike: dense-exponential features of Ax and of A⁻ᵀy.
 
 exp(xᵀy) = exp((Ax)ᵀ(A⁻ᵀy)) for any invertible A. The A of `hrf.fitting` makes both sides as small as they can be
-together; the quadratic form of FAVOR# then fits what is left.
+together; the quadratic form of FAVOR# is then fitted to Ax and A⁻ᵀy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AsymmetricExponential(DenseExponential):
         n_projections: number m of rows ω.
         matrix: A, real, ``(d, d)`` or its diagonal ``(d,)``; with ``heads=H``, a leading axis H.
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
-        heads: ``None``, or H for a map a head.
+        heads: ``None``, or H for one map per head.
         generator: the source of randomness.
 
     >>> import torch, hrf
@@ -72,7 +72,7 @@ class AsymmetricExponential(DenseExponential):
         return self._learn(a @ moments.queries @ a.mT + b @ moments.keys @ b.mT + cross + cross.mT)
 
     def _turned(self, u: Tensor, side: Side) -> Tensor:
-        """Ax or A⁻ᵀy."""
+        """Return Ax or A⁻ᵀy."""
         turned, _ = (self.query_matrix if side == "query" else self.key_matrix)(u)
         assert turned is not None
         return turned
@@ -87,12 +87,11 @@ class AsymmetricExponential(DenseExponential):
 
     @override
     def _flops(self) -> Flops:
-        """Those of `DenseExponential`, and the product with A."""
+        """Count `DenseExponential` and the product with A."""
         return super()._flops().plus(self.query_matrix.flops(self.dim))
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         matrix = self.query_matrix.matrix()
         if matrix is None:  # the identity
             matrix = torch.ones(self.query_matrix.shape)

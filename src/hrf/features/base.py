@@ -173,7 +173,7 @@ class Linearised(Registered, nn.Module):
         return table.out.view(*x.shape[:-1], self.feature_dim)
 
     def _checked(self, x: Tensor, name: str) -> Tensor:
-        """Return ``x`` in the precision of the computation, or say what is wrong with it."""
+        """Return ``x`` in the precision of the computation, or refuse it."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             received = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
@@ -210,8 +210,6 @@ class FeatureMap(Linearised):
         feature_dim: width of ``queries(x)`` and ``keys(y)``.
         heads: ``None``, or H for one map per head, applied to inputs ``(..., H, L, d)``.
         kernel: ``"softmax"`` for exp(xᵀy) or ``"gaussian"`` for exp(−‖x − y‖²/2).
-        unbiased: whether the mean over draws is exactly the kernel.
-        nonnegative: whether no estimate can be negative.
 
     Inputs may have any floating dtype; features come in float32 or wider, since half
     precision cannot carry an exponential.
@@ -233,7 +231,7 @@ class FeatureMap(Linearised):
     def mse(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean squared error of ``estimate(x, y)`` over draws of ω, in closed form: ``(..., L, S)``.
 
-        In float64 whatever the inputs: MSEs span hundreds of orders of magnitude.
+        In float64 for inputs of any dtype: MSEs span hundreds of orders of magnitude.
         """
         return self.log_mse(x, y).exp()
 
@@ -262,7 +260,7 @@ class FeatureMap(Linearised):
 
     @property
     def active_width(self) -> int:
-        """How many features of one vector can differ from zero; attention touches that many per vector."""
+        """The number of features of one vector that can differ from zero; attention touches that many per vector."""
         return self.feature_dim
 
     @property

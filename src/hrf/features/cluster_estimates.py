@@ -41,7 +41,7 @@ class _Geometry(NamedTuple):
 
 
 class ClusterEstimates(ClusterFeatures):
-    """The estimates of a `ClusteredHybrid`."""
+    """Estimates and closed-form errors of a clustered map."""
 
     @override
     def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
@@ -106,7 +106,7 @@ class ClusterEstimates(ClusterFeatures):
         return _Geometry(i, j, gather_rows(query_centers, i), gather_rows(key_centers, j))
 
     def _means(self, y: Tensor, j: Tensor) -> Tensor:
-        """Means of the keys at hand by cluster, ``(..., n_k, d)``; an empty cluster keeps its centre."""
+        """Return the mean of the keys of each cluster, ``(..., n_k, d)``; an empty cluster keeps its centre."""
         members = one_hot(j, self.n_k).to(y.dtype).mT
         counts = members.sum(-1, keepdim=True)
         return torch.where(counts > 0, members @ y / counts.clamp(min=1), self.key_centers.to(y.dtype))
@@ -117,13 +117,13 @@ class ClusterEstimates(ClusterFeatures):
         return by_pairs(function, x, y, g.i, g.j, (self.n_q, self.n_k), with_heads=self.heads is not None)
 
     def _log_weight(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
-        """The exact factor xᵀrⱼ + rᵢᵀy' of every pair: ``(..., L, S)``."""
+        """Return the exact exponent xᵀrⱼ + rᵢᵀy' of every pair: ``(..., L, S)``."""
         return x @ g.key_center.mT + g.query_center @ (y - g.key_center).mT
 
     def _best_shrinkage(
         self, x: Tensor, y: Tensor, seed: int, n_samples: int = 128, n_draws: int = 4
     ) -> Tensor:
-        """The s with the least mean squared error over pairs and draws of ω: weights as in attention.
+        """Return the s with the least mean squared error over pairs and draws of ω, weighted as in attention.
 
         With an estimate E of e = exp(x'ᵀy'), it is the s of the regression of e − 1 on E − 1.
         """
@@ -136,9 +136,8 @@ class ClusterEstimates(ClusterFeatures):
         assert other is not None
         estimates = []
         for _ in range(n_draws):
-            for (
-                omega
-            ) in other.all_projections():  # one draw for all heads, so that none depends on the others
+            # One draw for all heads, so that no head depends on another.
+            for omega in other.all_projections():
                 omega.omega.copy_(draw(omega.kind, *omega.omega.shape[-2:], generator=generator))
             estimates.append(other.scaled_estimate(u, v).unscaled() - 1)
         draws = torch.stack(estimates)

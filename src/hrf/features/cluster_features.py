@@ -6,6 +6,8 @@ A block belongs to a pair (i, j) of a query cluster and a key cluster. A query o
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -20,7 +22,7 @@ __all__ = ["ClusterFeatures"]
 
 
 class ClusterFeatures(FeatureMap):
-    """The features of a `ClusteredHybrid`, which sets the attributes below and documents them."""
+    """A map whose vectors have features in the blocks of their own cluster; `ClusteredHybrid` sets its attributes."""
 
     base: str
     n_q: int
@@ -41,8 +43,38 @@ class ClusterFeatures(FeatureMap):
         """Whether each pair of clusters has a map of its own, as for ``paper`` and ``moments``."""
         return self.base in ("paper", "moments")
 
+    @property
+    @override
+    def factorised(self) -> bool:
+        """Whether an estimate is a product of features: not with exact pairs or moving centres."""
+        return self.exact is None and not self.recenter
+
+    @property
+    @override
+    def active_width(self) -> int:
+        """The width of the blocks of a vector's own cluster: n_k for a query, n_q for a key; the larger counts."""
+        return self.feature_dim // min(self.n_q, self.n_k)
+
+    @property
+    @override
+    def follows_keys(self) -> bool:
+        """Whether the key centres move to the means of the keys at hand."""
+        return self.recenter
+
+    @override
+    def active_queries(self, x: Tensor) -> None:
+        """Map queries ``(L, d)`` into the blocks of their own clusters only."""
+        own, inner = self.assign(x, "query"), self.feature_map
+        if inner is not None and self.per_pair:  # a map per pair of clusters: a vector meets n_k of them
+            share = x[: math.ceil(len(x) / self.n_q)]
+            inner.scaled_queries(share.expand(inner.heads or 1, -1, -1))
+            return
+        (x @ self.key_centers.to(x.dtype).mT).exp_()
+        if inner is not None:
+            inner.scaled_queries(x - self.query_centers.to(x.dtype)[own])
+
     def assign(self, x: Tensor, side: Side) -> Tensor:
-        """The cluster of every vector: ``(..., L, d) -> (..., L)``."""
+        """Return the cluster of every vector: ``(..., L, d) -> (..., L)``."""
         if side == "query":
             return assign(x, self.query_centers.to(x.dtype), self.query_metric)
         return assign(x, self.key_centers.to(x.dtype), self.key_metric)
@@ -56,7 +88,7 @@ class ClusterFeatures(FeatureMap):
         return self.estimated_features(x, side)
 
     def estimated_features(self, x: Tensor, side: Side) -> Features:
-        """Features of the pairs of clusters that are not exact, about centres that stay where they are.
+        """Return features for the pairs of clusters that are not exact, about fixed centres.
 
         The scale of a key without such pairs is −∞.
         """
@@ -67,14 +99,22 @@ class ClusterFeatures(FeatureMap):
         return Features(torch.cat(blocks, -1), scale)
 
     def active_parts(self, x: Tensor, side: Side, own: Tensor) -> list[Active]:
-        """What a base of residuals and the default map have for vectors of the clusters ``own``."""
-        parts = [] if self.per_pair else [self._residual_part(x, side, own)]
+        """Return the features of a base of residuals and of the default map, given each vector's cluster ``own``."""
+        parts = []
+        if not self.per_pair:
+            n = self.n_q if side == "query" else self.n_k
+            residuals, weights, scale = self._about_centers(x, side, own)
+            values = torch.ones_like(scale)
+            if residuals is not None:
+                values, log_scale = self.residual_features(residuals, side)
+                scale = scale + log_scale
+            parts.append(Active(own, n, weights, values, scale))
         if self.default is not None:
             parts.append(self._default_part(self.default, x, side, own))
         return parts
 
     def residual_features(self, u: Tensor, side: Side) -> Features:
-        """Features of residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
+        """Map residuals alone, for ``shifted`` and ``shrunk``: ``(..., L, d) -> (..., L, D)``."""
         assert self.feature_map is not None
         features = self.feature_map.scaled(u, side)
         if self.shrinkage is None:
@@ -84,7 +124,12 @@ class ClusterFeatures(FeatureMap):
         (rest, values), log_scale = common_scale([one, features])
         return Features(torch.cat([(1 - s).sqrt() * rest, s.sqrt() * values], -1), log_scale)
 
-    def _residual_part(self, x: Tensor, side: Side, own: Tensor) -> Active:
+    def _about_centers(self, x: Tensor, side: Side, own: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Return residuals ``(..., L, d)`` if the base maps them, and the exact factors with their log scale.
+
+        The factors are exp(xᵀrⱼ − rᵢᵀrⱼ/2) for queries and exp(rᵢᵀy − rᵢᵀrⱼ/2) for keys, one per cluster of the
+        other side, ``(..., L, n)``; a factor is 0 where the base does not estimate the pair.
+        """
         query_centers, key_centers = self.query_centers.to(x.dtype), self.key_centers.to(x.dtype)
         between = query_centers @ key_centers.mT / 2  # rᵢᵀrⱼ/2
         pairs = None
@@ -93,18 +138,16 @@ class ClusterFeatures(FeatureMap):
         else:
             mine, others, between, pairs = key_centers, query_centers, between.mT, self._estimates()
         lead = own.shape[:-1]
-        logs = x @ others.mT - gather_rows(between.expand(*lead, -1, -1), own)  # xᵀrⱼ or rᵢᵀy: (..., L, n)
+        logs = x @ others.mT - gather_rows(between.expand(*lead, -1, -1), own)
         if pairs is not None:
             logs = logs.masked_fill(~gather_rows(pairs.mT.expand(*lead, -1, -1), own), -torch.inf)
         scale = logs.detach().amax(-1, keepdim=True)
-        weights = (logs - finite(scale)).exp()
-        if self.feature_map is None:
-            return Active(own, mine.shape[-2], weights, torch.ones_like(scale), scale)
-        features = self.residual_features(x - gather_rows(mine.expand(*lead, -1, -1), own), side)
-        return Active(own, mine.shape[-2], weights, features.values, scale + features.log_scale)
+        centers = mine.expand(*lead, -1, -1)
+        residuals = None if self.feature_map is None else x - gather_rows(centers, own)
+        return residuals, (logs - finite(scale)).exp(), scale
 
     def _default_part(self, default: FeatureMap, x: Tensor, side: Side, own: Tensor) -> Active:
-        """All keys are in one cluster here, and their weights say which queries they meet."""
+        """Map with the default; all keys form one cluster, and their weights say which queries they meet."""
         values, log_scale = default.scaled(x, side)
         if side == "query":
             return Active(own, self.n_q, torch.ones_like(log_scale), values, log_scale)
@@ -127,7 +170,7 @@ class ClusterFeatures(FeatureMap):
         return Features(values.flatten(-3), scale)
 
     def _active(self, own: Tensor, side: Side) -> Tensor:
-        """Which blocks (i, j) a vector of a cluster has: booleans ``(..., L, n_q, n_k)``."""
+        """Mark the blocks (i, j) of each vector: booleans ``(..., L, n_q, n_k)``."""
         if side == "query":
             return one_hot(own, self.n_q).bool().unsqueeze(-1).expand(*own.shape, -1, self.n_k)
         blocks = one_hot(own, self.n_k).bool().unsqueeze(-2).expand(*own.shape, self.n_q, -1)
@@ -135,7 +178,7 @@ class ClusterFeatures(FeatureMap):
         return blocks if pairs is None else blocks & pairs.unsqueeze(-3)
 
     def _estimates(self) -> Tensor | None:
-        """Pairs of clusters that the base estimates; ``None`` is all."""
+        """Return the pairs of clusters that the base estimates; ``None`` means all."""
         if self.exact is None:
             return self.served
         return ~self.exact if self.served is None else self.served & ~self.exact

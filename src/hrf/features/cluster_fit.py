@@ -1,4 +1,4 @@
-"""The parts of a clustered hybrid, fitted to data: centres, a map for the pairs, which pairs are special."""
+"""The parts of a clustered hybrid, fitted to data: centres, a map for the pairs, pairs with special treatment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULTS = {"positive": Positive, "trigonometric": Trigonometric}
 
 
 class ClusterSettings(NamedTuple):
-    """Arguments of `ClusteredHybrid.fit` that decide what is fitted."""
+    """Arguments of `ClusteredHybrid.fit` that shape the parts."""
 
     n_clusters: tuple[int, int]
     n_projections: int
@@ -47,7 +47,7 @@ class ClusterSettings(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """Vectors ``(N, d)``, or ``(H, N, d)`` with heads, and how to fit a map to them."""
+    """Vectors ``(N, d)``, or ``(H, N, d)`` with heads, and the settings of a fit to them."""
 
     x: Tensor
     y: Tensor

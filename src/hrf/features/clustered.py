@@ -1,4 +1,4 @@
-"""One base for each pair of clusters (paper, Sec. 2.4 and the zero-one mixtures of its appendix).
+"""One base per pair of clusters (paper, Sec. 2.4 and the zero-one mixtures of its appendix).
 
 A query belongs to the nearest of n_q centres rᵢ, a key to the nearest of n_k centres rⱼ, and the pair (i, j)
 decides how exp(xᵀy) is estimated; λ is the indicator of the pair. With residuals x' = x − rᵢ, y' = y − rⱼ,
@@ -21,7 +21,6 @@ base           estimate for a pair of clusters                                  
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import torch
@@ -43,24 +42,24 @@ _SETTINGS = {*ClusterSettings._fields, "recenter"}
 
 
 class ClusteredHybrid(ClusterEstimates):
-    """A base estimator for each pair of a query cluster and a key cluster.
+    """One base estimator per pair of a query cluster and a key cluster.
 
     Args:
         query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` with heads.
         key_centers: ``(n_k, d)``, or ``(H, n_k, d)``.
         base: one of `BASES`.
-        feature_map: what estimates. For ``paper`` and ``moments`` an `Exponential` with a head for each pair
-            of clusters, n_q·n_k (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of the
+        feature_map: the random map. For ``paper`` and ``moments`` an `Exponential` with one head per pair
+            of clusters, n_q·n_k (H·n_q·n_k with heads); for ``shifted`` and ``shrunk`` one map of all
             residuals; ``None`` for ``separable``.
         metric: M of the distances (x − rᵢ)ᵀM(x − rᵢ) and (y − rⱼ)ᵀM⁻¹(y − rⱼ) by which vectors belong to centres,
             ``(d, d)`` or ``(H, d, d)``; ``None`` is the identity.
         shrinkage: s, ``()`` or ``(H,)``; for ``shrunk`` only.
         exact: pairs of clusters to compute exactly, booleans ``(n_q, n_k)`` or ``(H, n_q, n_k)``.
         default: a map for the pairs of clusters that are not ``served``.
-        served: pairs of clusters that the base serves, booleans like ``exact``; ``None`` is all.
+        served: pairs of clusters that the base serves, booleans like ``exact``; ``None`` means all.
         recenter: move the key centres to the means of the keys at hand, at linear cost. Features of a query
             then depend on all keys, so `queries` and `keys` need fixed centres: see `at`.
-        settings: what `fit` was called with, for `refit_`.
+        settings: arguments of `fit`, for `refit_`.
     """
 
     def __init__(
@@ -109,14 +108,12 @@ class ClusteredHybrid(ClusterEstimates):
         """Register a buffer, if it has the shape; ``metric`` becomes one buffer per side."""
         if value is not None and tuple(value.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape}")
-        own = None if value is None else value.detach().clone()
+        dtype = torch.bool if name in ("exact", "served") else None
+        own = None if value is None else value.detach().to(dtype or value.dtype, copy=True)
         if name == "metric":
-            inverse = None if own is None else torch.linalg.inv(own.double()).to(own.dtype)
             self.register_buffer("query_metric", own)
-            self.register_buffer("key_metric", inverse)
-        else:
-            boolean = own is not None and name in ("exact", "served")
-            self.register_buffer(name, own.bool() if own is not None and boolean else own)
+            name, own = "key_metric", None if own is None else torch.linalg.inv(own.double()).to(own.dtype)
+        self.register_buffer(name, own)
 
     @classmethod
     def fit(
@@ -154,7 +151,7 @@ class ClusteredHybrid(ClusterEstimates):
                 but a closed form of it for ``projection="iid"`` only.
             projection: one of `hrf.projections.KINDS`.
             exact_share: largest share of the keys that each query cluster meets exactly, in whole clusters, heaviest
-                first (by rᵢᵀrⱼ + log of the number of keys). The method `exact_share` says what is reached on data.
+                first (by rᵢᵀrⱼ + log of the number of keys). The method `exact_share` measures the share on data.
             default: ``"positive"`` or ``"trigonometric"``, to serve all but the largest pairs of clusters.
             default_share: share of all pairs of vectors that is left to ``default``.
             recenter: see the class.
@@ -190,7 +187,7 @@ class ClusteredHybrid(ClusterEstimates):
     def refit_(self, queries: Tensor, keys: Tensor) -> Self:
         """Fit to new data with the settings of `fit`, in place; ω stays as it is."""
         if self.settings is None:
-            raise ValueError("this map was not made by fit, so there are no settings to fit again with")
+            raise ValueError("this map was not made by fit, so there are no settings to refit with")
         fitted = type(self).fit(queries, keys, **self.settings)
         for mine, new in zip(self.all_projections(), fitted.all_projections(), strict=True):
             new.omega.copy_(mine.omega)
@@ -220,7 +217,9 @@ class ClusteredHybrid(ClusterEstimates):
         if self.per_pair:
             heads = (self.heads or 1) * self.n_q * self.n_k
         if (self.feature_map is None) != (self.base == "separable"):
-            raise ValueError(f"base {self.base!r} got feature_map={self.feature_map!r}")
+            raise ValueError(
+                f"base {self.base!r} got feature_map={self.feature_map!r}; expected a map, and None for 'separable'"
+            )
         for part, expected in ((self.feature_map, heads), (self.default, self.heads)):
             if part is not None and (part.dim, part.heads) != (self.dim, expected):
                 received = f"{type(part).__name__} has dim, heads = {(part.dim, part.heads)}"
@@ -239,41 +238,11 @@ class ClusteredHybrid(ClusterEstimates):
     @property
     @override
     def nonnegative(self) -> bool:
-        """Whether no estimate can be negative: if those of the parts cannot."""
+        """Whether no estimate can be negative, as for nonnegative parts."""
         return all(part is None or part.nonnegative for part in (self.feature_map, self.default))
 
-    @property
-    @override
-    def factorised(self) -> bool:
-        """Whether an estimate is a product of features: not with exact pairs or centres that move."""
-        return self.exact is None and not self.recenter
-
-    @property
-    @override
-    def active_width(self) -> int:
-        """Features of the vector's own cluster: n_k blocks for a query, n_q for a key; the larger number counts."""
-        return self.feature_dim // min(self.n_q, self.n_k)
-
-    @property
-    @override
-    def follows_keys(self) -> bool:
-        """Whether the key centres move to the means of the keys at hand."""
-        return self.recenter
-
-    @override
-    def active_queries(self, x: Tensor) -> None:
-        """Map queries ``(L, d)`` into the blocks of their own clusters only."""
-        own, inner = self.assign(x, "query"), self.feature_map
-        if inner is not None and self.per_pair:  # a map per pair of clusters: a vector meets n_k of them
-            share = x[: math.ceil(len(x) / self.n_q)]
-            inner.scaled_queries(share.expand(inner.heads or 1, -1, -1))
-            return
-        (x @ self.key_centers.to(x.dtype).mT).exp_()
-        if inner is not None:
-            inner.scaled_queries(x - self.query_centers.to(x.dtype)[own])
-
     def at(self, keys: Tensor) -> Self:
-        """A copy whose key centres are the means of ``keys``, ``(S, d)`` or ``(H, S, d)``, for good."""
+        """Return a copy whose key centres are fixed at the means of ``keys``, ``(S, d)`` or ``(H, S, d)``."""
         y = self._checked(keys, "keys")
         moved = copy.deepcopy(self)
         moved.key_centers.copy_(self._means(y, self.assign(y, "key")))
@@ -282,11 +251,11 @@ class ClusteredHybrid(ClusterEstimates):
 
     @override
     def _flops(self) -> Flops:
-        """To map one vector: 2dn for the distances to the n centres of its side, and its active features.
+        """Count 2dn for the distances to the n centres of a vector's side, and its active features.
 
-        Those are one map of the residual and 2dn products with the n centres of the other side, or for ``paper``
-        and ``moments`` n maps. The larger side counts as n; a default map is added. What exact pairs and moving
-        centres cost depends on the sequence, and is not counted.
+        Active features take one map of the residual and 2dn for products with the n centres of the other side,
+        or n maps for ``paper`` and ``moments``. The larger side counts as n; a default map is added. The cost of
+        exact pairs and of moving centres depends on the sequence and is not counted.
         """
         blocks = max(self.n_q, self.n_k)
         inner, default = (
@@ -297,7 +266,6 @@ class ClusteredHybrid(ClusterEstimates):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {
             "query_centers": self.query_centers,
             "key_centers": self.key_centers,

@@ -11,8 +11,8 @@ The header, under the key ``hrf`` of the metadata, is an object with four entrie
 ``complex``  keys of complex tensors, stored with a last axis of two: real and imaginary part
 ===========  =================================================================================
 
-Tensors that start with ``state.`` are the map's state dict, those that start with ``argument.`` belong to the
-tree. ``storage.py`` reads all of this.
+Tensors that start with ``state.`` are the map's state dict, tensors that start with ``argument.`` belong to
+the tree. ``storage.py`` reads all of this.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     Ψ_M(u) = m^{−1/2} exp(−(Mu)²/2) exp(ωᵀMu),   ω ~ N(0, I),   v² = Σ vₖ² (no conjugate)
 
-This holds for any invertible A, real or complex. Two members are famous: A = I gives positive features
-(Eq. 3, FAVOR+ with ±ω) and A = iI gives trigonometric ones (Eq. 2).
+This holds for any invertible A, real or complex. Two members are well known: A = I gives positive features
+(Eq. 3, FAVOR+ with ±ω) and A = iI gives trigonometric features (Eq. 2).
 
 The real part of a product of complex numbers is a real dot product,
 Re(e^α e^β) = (Re, Im)(e^α) · (Re, Im)(e^{β̄}), so the key side takes the matrix conj(A⁻ᵀ)
@@ -39,13 +39,13 @@ class Exponential(ExponentialFeatures):
         n_projections: number m of rows ω.
         matrix: A as ``(d, d)``, or its diagonal as ``(d,)``, real or complex; ``None`` is the identity.
             With ``heads=H``, a leading axis H.
-        query_shift: a in the exact identity exp(xᵀy) = exp((x−a)ᵀ(y−b)) exp(xᵀb) exp(aᵀy) exp(−aᵀb): the
-            features are those of x − a and y − b, so the variance is governed by distances to the shifts.
+        query_shift: a in the exact identity exp(xᵀy) = exp((x−a)ᵀ(y−b)) exp(xᵀb) exp(aᵀy) exp(−aᵀb): x − a and
+            y − b are mapped, so the variance is governed by distances to the shifts.
             ``(d,)``, or ``(H, d)`` with heads; ``None`` is 0.
         key_shift: b, likewise.
         antithetic: average over ω and −ω. (A purely imaginary A does so anyway: its products are even in ω.)
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
-        heads: ``None``, or H for a map a head.
+        heads: ``None``, or H for one map per head.
         generator: the source of randomness.
 
     The width is m for a real A and 2m for an imaginary or complex one, doubled by ±ω unless A is imaginary.
@@ -94,7 +94,7 @@ class Exponential(ExponentialFeatures):
         heads: int | None = None,
         **arguments: Any,
     ) -> Exponential:
-        """An `Exponential` with A in closed form and shifts at the means, for queries that meet all keys.
+        """Fit A in closed form and put the shifts at the means, for queries that meet all keys.
 
         Args:
             queries: ``(..., L, d)``, or ``(..., H, L, d)`` with ``heads=H``: fitted head by head.
@@ -153,7 +153,7 @@ class Exponential(ExponentialFeatures):
         if kind not in ("iid", "orthogonal"):
             raise NotImplementedError(
                 f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
-                "it is for 'iid' and 'orthogonal'"
+                "one is known for 'iid' and 'orthogonal'"
             )
         mine = self.relative_sum(x, y)
         theirs = mine if other is self else other.relative_sum(x, y)
@@ -174,7 +174,7 @@ class Exponential(ExponentialFeatures):
 
     @override
     def _flops(self) -> Flops:
-        """Projections, one function a feature and its scaling: 2m(d + 2) for the two famous members."""
+        """Count projections, one function per feature and its scaling: 2m(d + 2) for the two well-known members."""
         matrix = self.query_matrix
         rows = flops.projected(self.n_projections, self.dim).times(matrix.has_real + matrix.has_imag)
         n_shifts = sum(shift is not None for shift in (self.query_shift, self.key_shift))
@@ -183,7 +183,6 @@ class Exponential(ExponentialFeatures):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {
             "dim": self.dim,
             "n_projections": self.n_projections,
@@ -197,7 +196,7 @@ class Exponential(ExponentialFeatures):
 
 
 class _Isotropic(Exponential):
-    """A map whose matrix is a multiple of the identity, so that it takes no other arguments."""
+    """An exponential map whose matrix is a fixed multiple of the identity."""
 
     _unit: complex
 
@@ -222,7 +221,6 @@ class _Isotropic(Exponential):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         everything = super().config()
         return {name: everything[name] for name in ("dim", "n_projections", "projection", "heads")}
 

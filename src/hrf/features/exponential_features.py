@@ -3,7 +3,7 @@
 `ExponentialFeatures` maps vectors to features in three steps: `prepare` computes everything per row that is not
 a projection (`ExponentialRows`), `exponents` projects, and `finish` or `finish_scaled` takes exponentials. Maps
 whose u is x itself or ix (`isotropic`) can share ωᵀx and ‖x‖²/2 with each other: members named ``isotropic``
-start from those. ``exponential.py`` has the maps themselves.
+start from these two. ``exponential.py`` has the maps themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ExponentialFeatures", "ExponentialRows"]
 
 
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
-# products of two fit float32, and since one of both signs is at least exp(−25), some product is at least exp(−50).
+# products of two fit float32, and since one of both signs is at least exp(−25), a product is at least exp(−50).
 _SMALL = 50.0
 
 # Since sin t = cos(t − π/2), one function serves all columns.
@@ -92,9 +92,9 @@ class ExponentialFeatures(FeatureMap):
 
     def prepare(self, x: Tensor, side: Side) -> ExponentialRows:
         """Compute everything per row but projections, and refuse inputs that are not finite."""
-        shift, _, matrix = self._side(side)
-        real, imag = matrix(x if shift is None else x - shift.to(x.dtype))
-        log_weight: Tensor | float = self._shift_weight(x, side) - math.log(self.n_terms) / 2
+        own, other, matrix = self._side(side)
+        real, imag = matrix(x if own is None else x - own.to(x.dtype))
+        log_weight: Tensor | float = _shift_weight(x, own, other) - math.log(self.n_terms) / 2
         square = None
         if real is not None:
             square = half_square(real)
@@ -123,7 +123,7 @@ class ExponentialFeatures(FeatureMap):
         return self.finish(ExponentialRows(log_weight, projected=projected))
 
     def fill_isotropic(self, projected: Tensor, weight: Tensor, out: Tensor) -> None:
-        """Write features of an `isotropic` map to columns of a table, without autograd.
+        """Write features of an `isotropic` map to part of the columns of a table, without autograd.
 
         Args:
             projected: ωᵀx, ``(..., L, m)``.
@@ -267,21 +267,21 @@ class ExponentialFeatures(FeatureMap):
             return self.query_shift, self.key_shift, self.query_matrix
         return self.key_shift, self.query_shift, self.key_matrix
 
-    def _shift_weight(self, x: Tensor, side: Side) -> Tensor | float:
-        """Return the exponent of the shifts, xᵀb − aᵀb/2 or aᵀy − aᵀb/2: ``(..., L, 1)``, or 0 without shifts."""
-        own, other, _ = self._side(side)
-        if other is None:
-            return 0.0
-        other = other.to(x.dtype)
-        centre = x if own is None else x - own.to(x.dtype) / 2
-        return (centre * other).sum(-1, keepdim=True)
-
     def _is_small(self, square: Tensor | None) -> bool:
         """Whether |Re ωᵀu| < `_SMALL`, where that is cheap to know."""
         if square is None or not square.numel() or not can_look(square):
             return False
         longest = float(torch.linalg.vector_norm(self.projection.omega, dim=-1).amax())
         return longest * math.sqrt(2 * float(square.amax())) < _SMALL
+
+
+def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor | float:
+    """Return the exponent of the shifts, xᵀb − aᵀb/2 or aᵀy − aᵀb/2: ``(..., L, 1)``, or 0 without shifts."""
+    if other is None:
+        return 0.0
+    other = other.to(x.dtype)
+    centre = x if own is None else x - own.to(x.dtype) / 2
+    return (centre * other).sum(-1, keepdim=True)
 
 
 def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:

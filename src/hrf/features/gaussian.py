@@ -43,7 +43,7 @@ class GaussianKernel(FeatureMap):
     @property
     @override
     def nonnegative(self) -> bool:
-        """Whether no estimate can be negative: as for the map inside."""
+        """Whether no estimate can be negative, as for the map inside."""
         return self.feature_map.nonnegative
 
     @override
@@ -76,10 +76,9 @@ class GaussianKernel(FeatureMap):
 
     @override
     def _flops(self) -> Flops:
-        """Those of the map inside; the factor joins a scaling that is there already."""
+        """Count the map inside; the factor joins a scaling that is there already."""
         return self.feature_map._flops()
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {"feature_map": self.feature_map}

@@ -1,4 +1,4 @@
-"""Tokens by cluster: tables of pairs of clusters looked up, functions applied to the active blocks only."""
+"""Tokens grouped by cluster, so that functions of pairs are applied to active blocks only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Active", "Groups", "by_pairs", "gather_rows", "look_up"]
 
 
 class Active(NamedTuple):
-    """Features of vectors that are zero but for one cluster: weights ⊗ values in the block of that.
+    """Features that are zero outside the block of the vector's own cluster, where they are weights ⊗ values.
 
     Attributes:
         label: the cluster of each vector, ``(..., L)``.
         n_labels: how many clusters there are.
-        weights: one for each of the n clusters of the other side, ``(..., L, n)``.
+        weights: one per cluster of the other side, of which there are n, ``(..., L, n)``.
         values: ``(..., L, D)``.
         log_scale: ``(..., L, 1)``.
     """
@@ -33,7 +33,7 @@ class Active(NamedTuple):
     log_scale: Tensor
 
     def spread(self, side: Side) -> Features:
-        """All features, zeros included: ``(..., L, n_q·n_k·D)``."""
+        """Write out all features, zeros included: ``(..., L, n_q·n_k·D)``."""
         here = one_hot(self.label, self.n_labels).to(self.weights.dtype)
         i, j = (here, self.weights) if side == "query" else (self.weights, here)
         pairs = i.unsqueeze(-1) * j.unsqueeze(-2)  # (..., L, n_q, n_k)
@@ -42,10 +42,10 @@ class Active(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Which tokens each of n clusters has.
+    """The tokens of each of n clusters, padded to the size of the largest cluster.
 
     Attributes:
-        members: token at each place of each cluster, ``(..., n, size)``; places left over point to token 0.
+        members: token at each place of each cluster, ``(..., n, size)``; padding points to token 0.
         filled: which places hold a token, ``(..., n, size)``.
         place: the place of each token within its cluster, ``(..., L)``.
     """
@@ -56,7 +56,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, n_clusters: int) -> Groups:
-        """Group tokens by their labels ``(..., L)``; ``size`` is the largest cluster of all."""
+        """Group tokens by their labels ``(..., L)``; ``size`` is the size of the largest cluster."""
         order = labels.argsort(dim=-1, stable=True)
         counts = torch.zeros(*labels.shape[:-1], n_clusters, dtype=torch.long, device=labels.device)
         counts.scatter_add_(-1, labels, torch.ones_like(labels))
@@ -75,15 +75,15 @@ class Groups(NamedTuple):
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``x (..., L, d)`` by ``index (..., *k)`` with the same leading axes: ``(..., *k, d)``."""
+    """Select rows of ``x (..., L, d)`` by ``index (..., *k)`` with the same leading axes: ``(..., *k, d)``."""
     extra = index.ndim - (x.ndim - 2)
     flat = index.flatten(-extra) if extra > 1 else index
-    rows = x.gather(-2, flat.unsqueeze(-1).expand(*flat.shape, x.shape[-1]))  # whose index is a view
+    rows = x.gather(-2, flat.unsqueeze(-1).expand(*flat.shape, x.shape[-1]))  # the expanded index is a view
     return rows.unflatten(-2, index.shape[x.ndim - 2 :])
 
 
 def look_up(table: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """Entries of a table of pairs of clusters ``(..., n_q, n_k)`` for queries and keys: ``(..., L, S)``."""
+    """Look up entries of a table of pairs of clusters ``(..., n_q, n_k)`` for queries and keys: ``(..., L, S)``."""
     rows = gather_rows(table.expand(*i.shape[:-1], -1, -1), i)  # (..., L, n_k)
     return rows.take_along_dim(j.unsqueeze(-2).expand(*i.shape, -1), -1)
 
@@ -98,9 +98,9 @@ def by_pairs(
     *,
     with_heads: bool,
 ) -> list[Tensor]:
-    """What ``function`` returns for the members of every pair of clusters, in order again: ``(..., L, S)``.
+    """Apply ``function`` to the members of every pair of clusters and put the results in order: ``(..., L, S)``.
 
-    It gets ``(..., P, size, d)`` on both sides, a head for each of the P pairs (of every head). Clusters are
+    It gets ``(..., P, size, d)`` on both sides, with one head per pair of clusters (of every head). Clusters are
     padded to the largest: only active blocks are computed, and there is no loop over clusters or heads.
     """
     n_q, n_k = n_clusters

@@ -1,4 +1,4 @@
-"""Some heads of a map, as a map."""
+"""Restriction of a map to part of its heads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def of_heads(feature_map: Map, heads: slice) -> Map:
-    """The map of some heads, of which there are H: a copy whose buffers and parameters are views.
+    """Return the map restricted to a slice of its heads: a copy whose buffers and parameters are views.
 
-    So gradients reach those of the map itself. A part may have several heads for one of the map's, as
-    `ClusteredHybrid` has for pairs of clusters; then they are side by side. A map for all heads is its own.
+    Gradients therefore reach the parameters of the map itself. A part may have several heads per head of the
+    map, side by side, as `ClusteredHybrid` has for pairs of clusters. A map without heads is returned as it is.
     """
     if feature_map.heads is None or heads == slice(0, feature_map.heads):
         return feature_map
@@ -27,28 +27,28 @@ def of_heads(feature_map: Map, heads: slice) -> Map:
 
 
 class _Restriction:
-    """Copies of the parts of one map; those that share a part share its copy."""
+    """Copies of the parts of one map; parts that share a part share its copy."""
 
     def __init__(self, heads: slice, n_heads: int) -> None:
         self._heads, self._n_heads = heads, n_heads
         self._copies: dict[nn.Module, nn.Module] = {}
 
     def of(self, module: Module, n_heads: int | None) -> Module:
-        """The copy of a part, which has as many heads as the one that it belongs to unless it says otherwise."""
+        """Return the copy of a part, which has as many heads as its owner unless it says otherwise."""
         n_heads = getattr(module, "heads", n_heads)
         if n_heads is None:
             return module
         each = n_heads // self._n_heads
         rows = slice(self._heads.start * each, self._heads.stop * each)
 
-        def some(tensor: Tensor | None) -> Tensor | None:
+        def rows_of(tensor: Tensor | None) -> Tensor | None:
             return tensor if tensor is None or tensor.shape[:1] != (n_heads,) else tensor[rows]
 
         if module not in self._copies:
             self._copies[module] = twin = copy.copy(module)
             vars(twin).update(
-                _parameters={name: some(tensor) for name, tensor in module._parameters.items()},
-                _buffers={name: some(tensor) for name, tensor in module._buffers.items()},
+                _parameters={name: rows_of(tensor) for name, tensor in module._parameters.items()},
+                _buffers={name: rows_of(tensor) for name, tensor in module._buffers.items()},
                 _modules={
                     name: part if part is None else self.of(part, n_heads)
                     for name, part in module._modules.items()

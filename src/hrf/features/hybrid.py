@@ -1,11 +1,8 @@
-"""Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased whatever the coefficients.
+"""Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased for any coefficients.
 
-As features (composition lemma): with λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y) and a_{p+1} = 1 − Σ aₖ,
-
-    K̂ = Σ_{k≤p+1} aₖ K̂ₖ + Σ_{k≤p} (λ̂ₖ − aₖ)(K̂ₖ − K̂_{p+1}),
-
-so the features are ρₖ ⊗ (φₖ, φ_{p+1}) for every coefficient, then √aₖ φₖ for every base. Signs stand on
-the key side: the minus, ρₖ ⊗ (φₖ, −φ_{p+1}), and those of the aₖ (roots are of magnitudes).
+The composition lemma (``composition.py``) turns features of the bases and of the coefficients into features of
+the hybrid. Bases may share ω, coefficients may not share it with a base (``hybrid_parts.py``). The bipolar
+hybrids of the paper (Sec. 2.4 and appendix) mix positive with trigonometric features.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ __all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
 
 
 class Hybrid(FeatureMap):
-    """A mixture of p + 1 base maps with p coefficients; the last base gets what they leave.
+    """A mixture of p + 1 base maps with p coefficients; the last base has the weight 1 − Σ λ̂ₖ.
 
     Args:
         bases: maps of the same kernel, ``dim`` and ``heads``. They may share `Projections`.
@@ -50,7 +47,7 @@ class Hybrid(FeatureMap):
     True
     """
 
-    _block = 1 << 24  # products are written once: only the features of the bases have to stay in the cache
+    _block = 1 << 24  # products are written once: only features of the bases have to stay in the cache
 
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()
@@ -79,7 +76,7 @@ class Hybrid(FeatureMap):
     @property
     @override
     def unbiased(self) -> bool:
-        """Whether every base is: the coefficients may be biased, as they are independent of the bases."""
+        """Whether every base is unbiased; coefficients may be biased, as they are independent of the bases."""
         return all(base.unbiased for base in self.base_maps)
 
     @override
@@ -111,7 +108,9 @@ class Hybrid(FeatureMap):
             else:
                 features.append(base.unscaled(x, side, place))
         rho = [c.unscaled(x, side) for c in self.coefficient_maps]
-        if any(isinstance(c, FromFeatureMap) for c in self.coefficient_maps):  # the others are at most 1
+        if any(
+            isinstance(c, FromFeatureMap) for c in self.coefficient_maps
+        ):  # other coefficients are at most 1
             largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
             check_range(sum(largest, start=x.new_zeros(())))
         return compose(features, [torch.ones_like(x[..., :1]), *rho], self.constants, side, out)
@@ -135,11 +134,11 @@ class Hybrid(FeatureMap):
 
     @override
     def scaled_estimate(self, x: Tensor, y: Tensor) -> Features:
-        """Σ λ̂ₖ K̂ₖ from the definition: it keeps the digits that the sum over features cancels."""
+        """Sum λ̂ₖ K̂ₖ from the definition, which keeps the digits that the sum over features cancels."""
         lam = [c._estimate(x, y) for c in self.coefficient_maps]
         lam.append(1 - sum(lam, start=x.new_zeros(())))
         estimates = [b.scaled_estimate(x, y) for b in self.base_maps]
-        # A base without weight does not set the scale, so that it cannot push the others below rounding.
+        # A base without weight does not set the scale, so that it cannot push other bases below rounding.
         absent = -torch.inf
         scales = [e.log_scale.masked_fill(w == 0, absent) for w, e in zip(lam, estimates, strict=True)]
         scale = torch.stack(torch.broadcast_tensors(*scales)).detach().amax(0)
@@ -164,7 +163,7 @@ class Hybrid(FeatureMap):
 
     @override
     def _flops(self) -> Flops:
-        """Bases (shared projections once), coefficients, and a multiplication for each product in ρ ⊗ φ."""
+        """Count bases (shared projections once), coefficients, and one multiplication per product in ρ ⊗ φ."""
         bases, coefficients = self.base_maps, self.coefficient_maps
         spared = [
             flops.projected(p.n_projections, p.dim).times(1 - len(group))
@@ -176,14 +175,13 @@ class Hybrid(FeatureMap):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {"bases": self.base_maps, "coefficients": self.coefficient_maps}
 
 
 def _bipolar_bases(
     dim: int, n_projections: int, share: bool, kind: str, heads: int | None, generator: Generator | None
 ) -> list[FeatureMap]:
-    """Positive and trigonometric features, on the same ω or on two draws."""
+    """Build positive and trigonometric features, on the same ω or on two draws."""
     check_count("dim", dim)
     draws = [
         Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)
@@ -206,7 +204,7 @@ class AngularHybrid(Hybrid):
         share_projections: let both bases use the same ω, so that the projections are computed once. With
             independent rows the error is the same for inputs of one norm, and no larger otherwise.
         projection: one of `hrf.projections.KINDS`, for ω and for the bits.
-        heads: ``None``, or H for a map a head.
+        heads: ``None``, or H for one map per head.
         generator: the source of randomness.
 
     >>> import torch, hrf
@@ -228,26 +226,19 @@ class AngularHybrid(Hybrid):
         generator: Generator | None = None,
     ) -> None:
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
-        angular = Angular(
-            dim,
-            n_projections=n_coefficient_projections,
-            projection=projection,
-            heads=heads,
-            generator=generator,
-        )
+        common: dict[str, Any] = {"projection": projection, "heads": heads}
+        angular = Angular(dim, n_projections=n_coefficient_projections, generator=generator, **common)
         super().__init__(bases, [angular])
         self.arguments = {
             "dim": dim,
             "n_projections": n_projections,
             "n_coefficient_projections": n_coefficient_projections,
             "share_projections": share_projections,
-            "projection": projection,
-            "heads": heads,
+            **common,
         }
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return self.arguments
 
 
@@ -262,10 +253,10 @@ class GaussianHybrid(Hybrid):
         n_projections: number m of rows ω for each base.
         n_coefficient_projections: number n of rows for the coefficient.
         sigma: σ, how sharply λ leaves 0.
-        radius: r, the norm of the inputs (the estimate is unbiased whatever they are).
+        radius: r, the norm of the inputs (the estimate is unbiased at any norm).
         share_projections: let both bases use the same ω.
         projection: one of `hrf.projections.KINDS`, for ω and for the coefficient.
-        heads: ``None``, or H for a map a head.
+        heads: ``None``, or H for one map per head.
         generator: the source of randomness.
     """
 
@@ -283,13 +274,8 @@ class GaussianHybrid(Hybrid):
         generator: Generator | None = None,
     ) -> None:
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
-        inner = Trigonometric(
-            dim,
-            n_projections=n_coefficient_projections,
-            projection=projection,
-            heads=heads,
-            generator=generator,
-        )
+        common: dict[str, Any] = {"projection": projection, "heads": heads}
+        inner = Trigonometric(dim, n_projections=n_coefficient_projections, generator=generator, **common)
         super().__init__(bases, [Gaussian.bipolar(inner, sigma=sigma, radius=radius)])
         self.arguments = {
             "dim": dim,
@@ -298,11 +284,9 @@ class GaussianHybrid(Hybrid):
             "sigma": sigma,
             "radius": radius,
             "share_projections": share_projections,
-            "projection": projection,
-            "heads": heads,
+            **common,
         }
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return self.arguments

@@ -17,7 +17,7 @@ __all__ = ["check_parts", "relative_covariance", "share_projections"]
 
 
 def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
-    """Refuse parts that do not fit together, saying which."""
+    """Refuse parts that do not fit together, and name them."""
     if len(bases) < 2 or len(coefficients) != len(bases) - 1:
         raise ValueError(
             f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
@@ -44,7 +44,7 @@ def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]
 
 
 def _check_draws(projections: Sequence[Projections]) -> None:
-    """Refuse draws from equal seeds: they would be taken for independent ones, and the hybrid be biased."""
+    """Refuse draws from equal seeds: the hybrid would take them for independent draws and be biased."""
     first = [_first_row(p).double().cpu() for p in projections if not p.omega.is_meta]
     rows = torch.stack(first) if first else torch.empty(0, 1)
     near = torch.cdist(rows, rows) < 1e-6  # rounding of float32; by chance for one pair in 10⁶ at d = 2
@@ -56,20 +56,20 @@ def _check_draws(projections: Sequence[Projections]) -> None:
 
 
 def _first_row(projections: Projections) -> Tensor:
-    """A mark of a draw: its first direction, since lengths of rows may depend on how many there are."""
+    """Return the first direction of a draw, to recognise it; lengths of rows may depend on their number."""
     row = projections.omega.detach().reshape(-1, projections.dim)[0]
     few_directions = projections.dim == 1 or projections.kind == "hadamard"
     return row if few_directions else row / row.norm()
 
 
 def share_projections(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
-    """Whether some part of the one has a `Projections` object that some part of the other has too."""
+    """Whether a `Projections` object occurs in a part of both."""
     mine, theirs = ({p for part in parts for p in part.all_projections()} for parts in (first, second))
     return bool(mine & theirs)
 
 
 def relative_covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> theory.Scaled | None:
-    """Covariance of two base estimates over the squared kernel; ``None`` where they are independent."""
+    """Return the covariance of two base estimates over the squared kernel; ``None`` if they are independent."""
     if not share_projections([first], [second]):
         return None
     if isinstance(first, Exponential) and isinstance(second, Exponential):

@@ -1,6 +1,6 @@
 """Complex matrices in real arithmetic: u = Ax as a real and an imaginary part.
 
-Every exponential map carries a pair of them, A for the queries and conj(A⁻ᵀ) for the keys.
+Every exponential map carries a pair of matrices, A for the queries and conj(A⁻ᵀ) for the keys.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["ComplexMatrix", "matrix_pair"]
 
 
 class ComplexMatrix(nn.Module):
-    """x ↦ (Re Ax, Im Ax), where a part that vanishes is ``None`` and a multiplication by 1 or i is free.
+    """A map x ↦ (Re Ax, Im Ax): a part that vanishes is ``None``, and multiplication by 1 or i is free.
 
     Args:
         matrix: complex, ``(..., d)`` for a diagonal or ``(..., d, d)``, with a leading axis for heads.
-        diagonal: which of the two it is.
+        diagonal: whether ``matrix`` is a diagonal.
         dtype: real dtype of the buffers.
     """
 
@@ -43,7 +43,7 @@ class ComplexMatrix(nn.Module):
             self.register_buffer(name, kept)
 
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Real and imaginary part of Ax: ``(..., L, d) -> (..., L, d)`` each."""
+        """Return the real and the imaginary part of Ax: ``(..., L, d) -> (..., L, d)`` each."""
         if self.is_unit:
             return (x, None) if self.has_real else (None, x)
         real, imag = (None if part is None else part.to(x.dtype) for part in (self.real, self.imag))
@@ -52,14 +52,14 @@ class ComplexMatrix(nn.Module):
         return None if real is None else x @ real.mT, None if imag is None else x @ imag.mT
 
     def transposed(self, u: Tensor) -> Tensor:
-        """Aᵀu of a real A: ``(..., L, d) -> (..., L, d)``."""
+        """Return Aᵀu for a real A: ``(..., L, d) -> (..., L, d)``."""
         if self.real is None:
             return u
         part = self.real.to(u.dtype)
         return u * part if self.diagonal else u @ part
 
     def matrix(self) -> Tensor | None:
-        """A as it was given, real where it is; ``None`` for the identity."""
+        """Return A in its original form, real if it has no imaginary part; ``None`` for the identity."""
         if self.is_unit:
             return None if self.has_real else torch.full(self.shape, 1j)
         if self.imag is None:
@@ -69,13 +69,13 @@ class ComplexMatrix(nn.Module):
         return matrix.squeeze(-2) if matrix is not None and self.diagonal else matrix
 
     def flops(self, dim: int) -> Flops:
-        """Operations for one vector."""
+        """Count operations for one vector."""
         parts = 0 if self.is_unit else self.has_real + self.has_imag
         return (flops.scaled(dim) if self.diagonal else flops.projected(dim, dim)).times(parts)
 
 
 def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[ComplexMatrix, ComplexMatrix]:
-    """The query side A and the key side conj(A⁻ᵀ) of an exponential map, or an error if A will not do."""
+    """Return the query side A and the key side conj(A⁻ᵀ) of an exponential map; refuse a singular A."""
     shapes = shapes_with_heads(heads, (dim,), (dim, dim))
     if matrix is None:
         matrix = torch.ones(shapes[0])

@@ -1,7 +1,7 @@
 """Clusters with soft borders (paper, appendix: Gaussian-mixture estimators for clustered data).
 
 K̂ = Σ_{ij} λ̂ᵢⱼ K̂ᵢⱼ + (1 − Σ λ̂ᵢⱼ) K̂₀: a complex exponential base with Aᵢⱼ from the centres rᵢ and rⱼ of every
-pair of clusters, a Gaussian coefficient that is 1 at (rᵢ, rⱼ), and a default base for what they leave.
+pair of clusters, a Gaussian coefficient that is 1 at (rᵢ, rⱼ), and a default base for the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["GaussianMixture"]
 
 
 class GaussianMixture(Hybrid):
-    """Gaussian coefficients for pairs of clusters; `ClusteredHybrid` has zero-one ones. Unbiased.
+    """Gaussian coefficients for pairs of clusters; `ClusteredHybrid` has zero-one coefficients. Unbiased.
 
     The paper writes λᵢⱼ = exp(−‖Aᵢⱼx + Aᵢⱼ⁻¹y‖²/2τ²), which leaves [0, 1] for a complex A. For diagonal
     entries that are real or imaginary, as its rule gives them, the Gaussian kernel of |A|x/τ and −E|A|⁻¹y/τ
@@ -46,15 +46,15 @@ class GaussianMixture(Hybrid):
         """Cluster queries ``(..., L, d)`` and keys ``(..., S, d)`` and build the mixture.
 
         Args:
-            queries: to be clustered.
-            keys: to be clustered.
+            queries: vectors to cluster.
+            keys: vectors to cluster.
             n_clusters: n_q and n_k.
             n_projections: m of every base; the default is `Positive`.
             n_coefficient_projections: n of every coefficient, estimated by `Trigonometric`.
             scale: τ, the width of a coefficient's window.
             matrix: ``"complex-diagonal"`` or ``"real-diagonal"``.
             projection: one of `hrf.projections.KINDS`.
-            seed: of k-means.
+            seed: seed of k-means.
             generator: the source of randomness.
         """
         x, y = samples(queries, None, "queries"), samples(keys, None, "keys")

@@ -1,8 +1,8 @@
 """Later positive maps of the field, with parameters learned from data.
 
-Both have features m^{−1/2} D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2) with 𝐀 = diag(a), B = (I − 4𝐀)^{1/2} Qᵀ and
+Both maps have features m^{−1/2} D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2) with 𝐀 = diag(a), B = (I − 4𝐀)^{1/2} Qᵀ and
 D = det(I − 4𝐀)^{1/4}, unbiased for any a < 1/4 and any orthogonal Q; a = 0 is the positive map with single ω.
-They differ in what they fit: one number a, or a whole quadratic form.
+They differ in their parameters: one number a, or a whole quadratic form.
 
 References:
     Likhosherstov et al., Chefs' Random Tables: Non-Trigonometric Random Features, NeurIPS 2022 (FAVOR++).
@@ -31,7 +31,7 @@ __all__ = ["DenseExponential", "OptimalPositive"]
 
 
 class _Tilted(FeatureMap):
-    """Features D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2)/√m, of width m; until it is fitted, a = 0 and Q = I."""
+    """Features D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2)/√m, of width m; a = 0 and Q = I until `fit`."""
 
     curvature: Tensor  # a: (1, d) or (H, 1, d)
     basis: Tensor  # Q: (d, d) or (H, d, d)
@@ -58,7 +58,7 @@ class _Tilted(FeatureMap):
     @property
     @override
     def nonnegative(self) -> bool:
-        """Whether no estimate can be negative: features are exponentials."""
+        """Whether no estimate can be negative, since features are exponentials."""
         return True
 
     @override
@@ -79,7 +79,7 @@ class _Tilted(FeatureMap):
         if kind != "iid" and not (kind == "orthogonal" and isotropic):
             raise NotImplementedError(
                 f"no closed form is known for the MSE of {type(self).__name__} with {kind!r} projections; "
-                "it is for 'iid'"
+                "one is known for 'iid'"
             )
         a = self.curvature.double()
         stretch = self.basis.double() / (1 - 8 * a).sqrt()  # columns: stretchᵀz has the square Σ ζ²/(1 − 8a)
@@ -94,12 +94,11 @@ class _Tilted(FeatureMap):
 
     @override
     def _flops(self) -> Flops:
-        """Projections, one exponential a feature and its scaling."""
+        """Count projections, one exponential per feature and its scaling."""
         return flops.projected(self.n_projections, self.dim).plus(flops.features(self.n_projections))
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the map."""
         return {
             "dim": self.dim,
             "n_projections": self.n_projections,
@@ -111,7 +110,7 @@ class _Tilted(FeatureMap):
 class OptimalPositive(_Tilted):
     """FAVOR++ (optimal positive random features): one number a, the best for the mean of ‖x + y‖².
 
-    The arguments are those of `Positive`; `fit` learns a, head by head where there are heads.
+    It takes the arguments of `Positive`; `fit` learns a, head by head where there are heads.
 
     >>> import torch, hrf
     >>> x = torch.randn(100, 4)
@@ -136,7 +135,7 @@ class OptimalPositive(_Tilted):
 class DenseExponential(_Tilted):
     """FAVOR# (symmetric dense-exponential random features): Q and a from the second moments of x + y.
 
-    The arguments are those of `Positive`; `fit` learns a and Q, head by head where there are heads.
+    It takes the arguments of `Positive`; `fit` learns a and Q, head by head where there are heads.
     """
 
     def fit(self, queries: Tensor, keys: Tensor) -> Self:
@@ -156,5 +155,5 @@ class DenseExponential(_Tilted):
 
 
 def optimal_curvature(square: Tensor) -> Tensor:
-    """The a ≤ 0 that minimises the mean of the log second moment in a direction with E z² = ``square``."""
+    """Return the a ≤ 0 that minimises the mean of the log second moment in a direction with E z² = ``square``."""
     return (1 - 2 * square - ((2 * square + 1).square() + 8 * square).sqrt()) / 16

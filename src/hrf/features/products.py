@@ -1,4 +1,4 @@
-"""Inner products of sums z = q + k over all pairs of a query's q and a key's k, all that an MSE depends on.
+"""Inner products of sums z = q + k over all pairs of a query's q and a key's k: an MSE depends on nothing else.
 
 They come from distances and matrix products: a tensor of all z would be d times larger than the result.
 """
@@ -27,7 +27,7 @@ class PairSum(NamedTuple):
     key: Tensor
 
     def dot(self, other: PairSum) -> Tensor:
-        """(q + k)ᵀ(r + s) with the r + s of another sum: ``(..., L, S)``."""
+        """Return (q + k)ᵀ(r + s), where r + s is another sum: ``(..., L, S)``."""
         q, k, r, s = *self, *other
         if other is self:
             return squared_distance(q, -k)  # exactly 0 where q + k is
@@ -36,13 +36,13 @@ class PairSum(NamedTuple):
 
 
 class ComplexSum(NamedTuple):
-    """The real and the imaginary part of z; one that vanishes is ``None``."""
+    """The real and the imaginary part of z; a part that vanishes is ``None``."""
 
     real: PairSum | None
     imag: PairSum | None
 
     def products(self, other: ComplexSum) -> theory.Products:
-        """The inner products of the parts of z and of another sum, 0 without axes where one is absent."""
+        """Return the inner products of the parts of z and of another sum; a scalar 0 where a part is absent."""
 
         def dot(a: PairSum | None, b: PairSum | None) -> Tensor:
             return zero if a is None or b is None else a.dot(b)

@@ -1,4 +1,4 @@
-"""Fitting to data: the matrix A of an exponential map in closed form, clusters of queries and of keys."""
+"""Fitting to data: the matrix A of an exponential map in closed form, and clusters of queries and keys."""
 
 from hrf.fitting.clusters import (
     ClusterMoments,

@@ -1,6 +1,6 @@
 """Clusters of points: k-means, the nearest centre, and moments within clusters.
 
-Points are ``(..., N, d)`` and everything is done head by head over the leading axes.
+Points are ``(..., N, d)`` and all functions work head by head over the leading axes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 __all__ = ["ClusterMoments", "Clusters", "assign", "cluster_sizes", "kmeans", "moments_by_cluster"]
 
-_FLOATS = 1 << 22  # of products that are held at a time
+_FLOATS = 1 << 22  # most floats of products in memory at a time
 
 
 class Clusters(NamedTuple):
@@ -31,7 +31,7 @@ class Clusters(NamedTuple):
 
 
 class ClusterMoments(NamedTuple):
-    """Moments of the points of each cluster, in float64. Empty clusters have those of all points.
+    """Moments of the points of each cluster, in float64. Empty clusters get the moments of all points.
 
     Attributes:
         counts: numbers of points, ``(..., n)``.
@@ -45,14 +45,14 @@ class ClusterMoments(NamedTuple):
 
 
 def kmeans(points: Tensor, n_clusters: int, *, weights: Tensor | None = None, seed: int = 0) -> Clusters:
-    """Lloyd's k-means from one k-means++ start, by scikit-learn, with the same seed for every head.
+    """Cluster by Lloyd's k-means from one k-means++ start, by scikit-learn, with the same seed for every head.
 
     Args:
-        points: ``(N, d)``, or ``(H, N, d)`` for H heads that are clustered on their own. If fewer than
-            ``n_clusters`` of them are distinct, some centres coincide.
+        points: ``(N, d)``, or ``(H, N, d)`` for H heads that are clustered separately. If fewer than
+            ``n_clusters`` points are distinct, centres coincide.
         n_clusters: number of centres, at most N.
-        weights: how much each point counts, ``(..., N)``; ``None`` for all the same.
-        seed: of the start; the same seed gives the same clusters.
+        weights: how much each point counts, ``(..., N)``; ``None`` for equal weights.
+        seed: seed of the start; the same seed gives the same clusters.
     """
     *heads, n_points, dim = points.shape
     if not 1 <= n_clusters <= n_points:
@@ -71,7 +71,7 @@ def kmeans(points: Tensor, n_clusters: int, *, weights: Tensor | None = None, se
     counts = points.new_ones(points.shape[:-1]) if weights is None else weights
     sides = [u.detach().cpu().double().reshape(-1, *u.shape[len(heads) :]).numpy() for u in (points, counts)]
     centers = []
-    # one thread: beside PyTorch's own pool, several are 30 times slower on a few hundred points
+    # One thread: beside PyTorch's own pool, several threads are 30 times slower on a few hundred points.
     with threadpool_limits(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centres that coincide
         for head, count in zip(*sides, strict=True):
@@ -81,14 +81,14 @@ def kmeans(points: Tensor, n_clusters: int, *, weights: Tensor | None = None, se
 
 
 def assign(points: Tensor, centers: Tensor, metric: Tensor | None = None) -> Tensor:
-    """Index of the nearest centre, the lowest of several: ``(..., N, d), (..., n, d) -> (..., N)``.
+    """Return the index of the nearest centre, the lowest in a tie: ``(..., N, d), (..., n, d) -> (..., N)``.
 
-    It compares xᵀMc − cᵀMc/2 with the origin in the middle of the centres, which is one matrix product. Centres
+    It compares xᵀMc − cᵀMc/2, with the origin at the mean of the centres: one matrix product. Centres
     whose squared distances to x differ by less than rounding, a few ε ‖x‖‖Mc‖, count as equally near.
 
     Args:
-        points: the x.
-        centers: the c.
+        points: vectors x.
+        centers: centres c.
         metric: M of the squared distance (x − c)ᵀM(x − c), ``(..., d, d)``; ``None`` is the identity.
     """
     dtype = torch.promote_types(points.dtype, centers.dtype)
@@ -100,24 +100,24 @@ def assign(points: Tensor, centers: Tensor, metric: Tensor | None = None) -> Ten
 
 
 def cluster_sizes(labels: Tensor, n_clusters: int) -> Tensor:
-    """How many points each cluster has: ``(..., N) -> (..., n)``."""
+    """Count the points of each cluster: ``(..., N) -> (..., n)``."""
     counts = torch.zeros(*labels.shape[:-1], n_clusters, dtype=torch.long, device=labels.device)
     return counts.scatter_add_(-1, labels, torch.ones_like(labels))
 
 
 def moments_by_cluster(points: Tensor, labels: Tensor, n_clusters: int) -> ClusterMoments:
-    """Counts, means and second moments of every cluster, in one pass.
+    """Compute counts, means and second moments of every cluster, in one pass.
 
     Args:
         points: ``(..., N, d)``.
         labels: ``(..., N)``, between 0 and ``n_clusters`` − 1.
-        n_clusters: number n of clusters, empty ones included.
+        n_clusters: number n of clusters, empty clusters included.
     """
     if labels.shape != points.shape[:-1]:
         raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {tuple(points.shape[:-1])}")
     if labels.numel() == 0 or labels.min() < 0 or labels.max() >= n_clusters:
         raise ValueError(f"labels are missing, or not all of them are between 0 and {n_clusters - 1}")
-    # the second moments of (1, x) hold the counts, the means and the second moments of x
+    # The second moments of (1, x) hold the counts, the means and the second moments of x
     x = pad(points.to(torch.float64), (1, 0), value=1.0)
     *leading, n_points, width = x.shape
     rows = x.reshape(-1, width)
@@ -125,8 +125,8 @@ def moments_by_cluster(points: Tensor, labels: Tensor, n_clusters: int) -> Clust
     cluster = labels.reshape(-1) + n_clusters * head
     sums = x.new_zeros(math.prod(leading) * n_clusters, width, width)
     block = max(1, _FLOATS // width**2)
-    for some, index in zip(rows.split(block), cluster.split(block), strict=True):
-        sums.index_add_(0, index, some.unsqueeze(-1) * some.unsqueeze(-2))
+    for part, index in zip(rows.split(block), cluster.split(block), strict=True):
+        sums.index_add_(0, index, part.unsqueeze(-1) * part.unsqueeze(-2))
     sums = sums.view(*leading, n_clusters, width, width)
     counts = sums[..., 0, 0]
     sums = torch.where(counts[..., None, None] > 0, sums, sums.sum(-3, keepdim=True))

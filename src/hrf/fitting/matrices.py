@@ -18,13 +18,13 @@ with S_x = E xxᵀ, S_y = E yyᵀ and S_xy = E xyᵀ. `fit_matrix` minimises it 
 
 M = S_x^{−½} (S_x^½ S_y S_x^½)^½ S_x^{−½} is the geometric mean of S_x⁻¹ and S_y, the positive solution of
 M S_x M = S_y, and ‖·‖_* is the sum of the singular values. Every real A with AᵀA = M does as well as M^½: the
-term with S_xy is 2 tr S_xy for all of them. A complex A = W M^½ with a unitary W turns that term into
+term with S_xy is always 2 tr S_xy. A complex A = W M^½ with a unitary W turns that term into
 2 tr(Re(WᵀW) C), where C = sym(M^½ S_xy M^{−½}) = Q diag(c) Qᵀ. It is least at WᵀW = −sign(C): Δₖ = i where
 cₖ > 0, and 1 elsewhere. About the means S_xy = 0, nothing is gained by an imaginary unit, and both complex
-kinds are as good as the real ones and have no imaginary part.
+kinds are as good as the real kinds and have no imaginary part.
 
-The first three rules are minimal among all matrices of their kind. ``complex-full`` is so among those with
-AᴴA = M, and never loses to ``real-full``; to free AᴴA as well would gain where M and S_xy do not commute, but
+The first three rules are minimal among all matrices of their kind. ``complex-full`` is minimal among matrices with
+AᴴA = M, and never loses to ``real-full``; freeing AᴴA as well would gain where M and S_xy do not commute, but
 no closed form is known.
 
 >>> import torch
@@ -52,8 +52,8 @@ __all__ = [
 
 KINDS = ("real-diagonal", "complex-diagonal", "real-full", "complex-full")
 
-#: Noise that is added to the data, as a share of their mean square. It raises the least loss by
-#: (4√ridge + 2 ridge) √(tr S_x tr S_y) at most, and holds A together where the data do not fill the space.
+#: Noise that is added to the data, as a share of their mean square. It raises the least loss by at most
+#: (4√ridge + 2 ridge) √(tr S_x tr S_y), and keeps A well-conditioned where the data do not fill the space.
 RIDGE = 1e-3
 
 
@@ -72,11 +72,11 @@ class SecondMoments(NamedTuple):
 
     @classmethod
     def of(cls, queries: Tensor, keys: Tensor, *, paired: bool = False) -> SecondMoments:
-        """Moments of data: ``(..., N, d), (..., S, d) -> (..., d, d)``.
+        """Compute moments of data: ``(..., N, d), (..., S, d) -> (..., d, d)``.
 
         Args:
-            queries: x.
-            keys: y.
+            queries: vectors x.
+            keys: vectors y.
             paired: whether the n-th query meets the n-th key only. In attention every query meets every key,
                 and S_xy is the product of the means.
         """
@@ -99,10 +99,10 @@ class SecondMoments(NamedTuple):
         return cls(x.mT @ x / x.shape[-2], y.mT @ y / y.shape[-2], cross)
 
     def with_ridge(self, ridge: float = RIDGE) -> SecondMoments:
-        """The moments after noise that is a share ``ridge`` as large as the data, in all directions.
+        """Return the moments after isotropic noise that has a share ``ridge`` of the data's mean square.
 
         S_x and S_y become S + ridge · (tr S/d) · I; where tr S/d is below 1e-30, as for points that are all
-        zero, it counts as 1. A positive ridge makes them invertible whatever the data were, and keeps the
+        zero, it counts as 1. A positive ridge makes them invertible for any data, and keeps the
         condition number of a fitted A below √(1 + d/ridge).
         """
         s_x, s_y, s_xy = (moment.to(torch.float64) for moment in self)
@@ -116,12 +116,12 @@ def _add_ridge(second: Tensor, ridge: float) -> Tensor:
 
 
 def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
-    """The A of its kind with the least l(A): ``(..., d)`` for a diagonal, ``(..., d, d)`` for a full matrix.
+    """Return the A of a kind with the least l(A): ``(..., d)`` for a diagonal, ``(..., d, d)`` for a full matrix.
 
     Args:
-        moments: of the data; their leading axes are broadcast.
-        kind: one of `KINDS`; the complex kinds give complex128, the real ones float64.
-        ridge: for `SecondMoments.with_ridge`; 0 only for moments that are invertible.
+        moments: moments of the data; their leading axes are broadcast.
+        kind: one of `KINDS`; complex kinds give complex128, real kinds float64.
+        ridge: noise for `SecondMoments.with_ridge`; 0 only for invertible moments.
 
     >>> wide, tall = torch.diag(torch.tensor([16.0, 1.0])), torch.diag(torch.tensor([1.0, 16.0]))
     >>> fit_matrix(SecondMoments(wide, tall, torch.zeros(2, 2)), "real-diagonal").round(decimals=2)
@@ -141,10 +141,10 @@ def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Te
 
 
 def optimal_loss(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
-    """What the closed forms promise for l(A) of `fit_matrix`, at the moments with the ridge: ``(...)``.
+    """Return the l(A) that the closed forms promise for `fit_matrix`, at the moments with the ridge: ``(...)``.
 
     Args:
-        moments: of the data.
+        moments: moments of the data.
         kind: one of `KINDS`.
         ridge: as for `fit_matrix`.
     """
@@ -160,10 +160,10 @@ def optimal_loss(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> 
 
 
 def matrix_loss(moments: SecondMoments, matrix: Tensor) -> Tensor:
-    """l(A) = E|Ax + A⁻ᵀy|², the mean of the paper's loss (Sec. 2.4), for any invertible A: ``(...)``.
+    """Return l(A) = E|Ax + A⁻ᵀy|², the mean of the paper's loss (Sec. 2.4), for any invertible A: ``(...)``.
 
     Args:
-        moments: of the data, ``(..., d, d)`` each.
+        moments: moments of the data, ``(..., d, d)`` each.
         matrix: A as ``(..., d, d)``, or its diagonal with one axis fewer than the moments; real or complex.
     """
     query = matrix.to(torch.complex128)
@@ -178,22 +178,22 @@ def matrix_loss(moments: SecondMoments, matrix: Tensor) -> Tensor:
 def matrix_from_centers(
     query_centers: Tensor, key_centers: Tensor, kind: str, *, limit: float = 3.0
 ) -> Tensor:
-    """The paper's diagonal A for every pair of centres: ``(..., n, d), (..., k, d) -> (..., n, k, d)``.
+    """Return the paper's diagonal A for every pair of centres: ``(..., n, d), (..., k, d) -> (..., n, k, d)``.
 
-    With r the centre of the queries and s that of the keys, aₖ = √|sₖ/rₖ|, times i in the complex kind where
+    With r the centre of the queries and s the centre of the keys, aₖ = √|sₖ/rₖ|, times i in the complex kind where
     rₖsₖ > 0. The complex map is then exact at the centres, Ar + A⁻¹s = 0.
 
     Coordinates near 0 would make A explode or vanish, so |aₖ| is kept within [1/limit, limit]. The ends are
-    also the large and the small number that the paper asks for where one of the two is 0; where both are,
+    also the large and the small number that the paper asks for where rₖ or sₖ is 0; where both are 0,
     aₖ = 1. (Its real rule as printed gives aₖ = 0 where sₖ = 0, and A would be singular.) Points spread
     around their centres: where their moments are known, `fit_matrix` has the lower error.
 
     Args:
-        query_centers: the r.
-        key_centers: the s.
+        query_centers: centres r.
+        key_centers: centres s.
         kind: ``real-diagonal`` or ``complex-diagonal``.
-        limit: largest |aₖ|, at least 1. It matches coordinates up to limit² apart; a larger one only pays for
-            clusters less than a tenth as wide as they are far from 0.
+        limit: largest |aₖ|, at least 1. It matches coordinates up to limit² apart; a larger limit only pays for
+            clusters whose width is less than a tenth of their distance from 0.
     """
     _check_kind(kind, KINDS[:2])
     if not limit >= 1:
@@ -214,19 +214,19 @@ def _diagonal(matrix: Tensor) -> Tensor:
 
 
 def _units(correlation: Tensor, size: Tensor) -> Tensor:
-    """Units with u² = −sign: i where the correlation is positive, 1 where it is negative or rounding of ``size``."""
+    """Return units with u² = −sign: i for a positive correlation, 1 for a negative one or rounding of ``size``."""
     positive = correlation > 1e-12 * size.amax(-1, keepdim=True)
     return torch.complex((~positive).to(correlation.dtype), positive.to(correlation.dtype))
 
 
 def _root(second: Tensor) -> Tensor:
-    """The positive root S^½."""
+    """Return the positive root S^½."""
     values, vectors = torch.linalg.eigh(second)
     return (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
 
 
 def _root_of_mean(s_x: Tensor, s_y: Tensor) -> Tensor:
-    """M^½ from singular values, no condition number squared: M = P⁻¹UσUᵀP⁻¹, P = S_x^½, P S_y^½ = UσVᵀ."""
+    """Return M^½ without squaring a condition number: M = P⁻¹UσUᵀP⁻¹ with P = S_x^½ and P S_y^½ = UσVᵀ."""
     p = _root(s_x)
     u, sigma, _ = torch.linalg.svd(p @ _root(s_y))
     half = torch.linalg.solve(p, u * sigma.sqrt().unsqueeze(-2))  # M = half halfᵀ
@@ -235,6 +235,6 @@ def _root_of_mean(s_x: Tensor, s_y: Tensor) -> Tensor:
 
 
 def _similar(root: Tensor, s_xy: Tensor) -> Tensor:
-    """C = sym(M^½ S_xy M^{−½})."""
+    """Return C = sym(M^½ S_xy M^{−½})."""
     product = torch.linalg.solve(root, root @ s_xy, left=False)
     return (product + product.mT) / 2

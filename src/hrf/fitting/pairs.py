@@ -1,4 +1,4 @@
-"""Pairs of a query cluster and a key cluster: their moments, and which of them weigh most."""
+"""Pairs of a query cluster and a key cluster: their moments and their weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["heavy_keys", "largest_pairs", "pair_moments", "samples"]
 
 
 def samples(vectors: Tensor, heads: int | None, name: str) -> Tensor:
-    """All vectors of ``(..., L, d)`` as ``(N, d)``, or of ``(..., H, L, d)`` as ``(H, N, d)``, in float64."""
+    """Flatten vectors ``(..., L, d)`` to ``(N, d)``, or ``(..., H, L, d)`` to ``(H, N, d)``, in float64."""
     expected = "(..., L, d)" if heads is None else f"(..., {heads}, L, d)"
     if not isinstance(vectors, Tensor) or not vectors.is_floating_point():
         raise TypeError(f"{name} are not a real floating-point tensor; expected one of shape {expected}")
@@ -29,21 +29,21 @@ def samples(vectors: Tensor, heads: int | None, name: str) -> Tensor:
 
 
 def pair_moments(queries: ClusterMoments, keys: ClusterMoments) -> SecondMoments:
-    """Second moments of every pair of clusters, all queries with all keys: ``(..., n_q, n_k, d, d)``."""
+    """Compute second moments of every pair of clusters, all queries with all keys: ``(..., n_q, n_k, d, d)``."""
     cross = queries.means[..., :, None, :, None] * keys.means[..., None, :, None, :]
     return SecondMoments(queries.seconds.unsqueeze(-3), keys.seconds.unsqueeze(-4), cross)
 
 
 def heavy_keys(centers: Sequence[Tensor], n_keys: Tensor, share: float) -> Tensor:
-    """For each query cluster, the heaviest key clusters that together hold at most ``share`` of the keys.
+    """Mark the heaviest key clusters that together hold at most ``share`` of the keys, per query cluster.
 
     A key cluster weighs rᵢᵀrⱼ + log(number of keys), the logarithm of its part of the softmax denominator.
-    The heaviest comes first; one that no longer fits is passed over, and lighter ones may still fit.
+    Clusters are taken from the heaviest to the lightest; a cluster that no longer fits is skipped.
 
     Args:
-        centers: of the queries ``(..., n_q, d)`` and of the keys ``(..., n_k, d)``.
-        n_keys: how many keys each cluster has, ``(..., n_k)``.
-        share: of all keys; an error says so if it is less than any cluster holds.
+        centers: centres of the queries ``(..., n_q, d)`` and of the keys ``(..., n_k, d)``.
+        n_keys: number of keys per cluster, ``(..., n_k)``.
+        share: share of all keys; it is refused if no cluster is that small.
 
     Returns:
         Booleans ``(..., n_q, n_k)``.
@@ -70,7 +70,7 @@ def heavy_keys(centers: Sequence[Tensor], n_keys: Tensor, share: float) -> Tenso
 
 
 def largest_pairs(n_queries: Tensor, n_keys: Tensor, *, share: float) -> Tensor:
-    """The largest pairs of clusters that together hold at least ``share`` of all pairs of vectors.
+    """Mark the largest pairs of clusters that together hold at least ``share`` of all pairs of vectors.
 
     Returns:
         Booleans ``(..., n_q, n_k)``.

@@ -1,4 +1,4 @@
-"""Closed-form moments, MSEs, relative errors and bounds: pure functions, no estimator's code.
+"""Closed-form moments, MSEs, relative errors and bounds: pure functions that share no code with estimators.
 
 Functions of vectors take ``x`` and ``y`` of shape ``(..., d)`` and broadcast over the leading axes: for all
 pairs of L queries and S keys, pass ``x[..., :, None, :]`` and ``y[..., None, :, :]``. Pass float64.

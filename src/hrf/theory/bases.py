@@ -4,12 +4,12 @@ With Δ = x − y, z = x + y and SM = e^{xᵀy},
 
     MSE(trig) = (1/2m) e^{‖z‖²} SM⁻² (1 − e^{−‖Δ‖²})²,    MSE(++) = (1/2m) e^{‖z‖²} SM² (1 − e^{−‖z‖²})².
 
-As e^{‖z‖²} = e^{‖Δ‖²} SM⁴, both are SM² (1/2m) e^{s}(1 − e^{−s})² with s = ‖Δ‖² and s = ‖z‖². That is how
-they are computed here: one formula, no cancellation at s = 0, no overflow. ``x`` and ``y`` are ``(..., d)``
+As e^{‖z‖²} = e^{‖Δ‖²} SM⁴, both are SM² (1/2m) e^{s}(1 − e^{−s})² with s = ‖Δ‖² and s = ‖z‖². They are
+computed in this form: one formula, no cancellation at s = 0, no overflow. ``x`` and ``y`` are ``(..., d)``
 and broadcast; ``orthogonal`` means rows in Haar blocks, corrected as ``hrf.theory.orthogonal`` derives.
 
-These are special cases of ``hrf.theory.exponential``, written out on their own: an independent witness, with
-which tests compare the general form.
+These are special cases of ``hrf.theory.exponential``, written out on their own, so that tests
+can compare the general form with an independent witness.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _positive_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: boo
 
 
 def _relative_variance(square: Tensor, bilinear: Tensor, n_projections: int, dim: int | None) -> Scaled:
-    """(1/2m) e^s (1 − e^{−s})², plus the share of a pair of orthogonal rows where ``dim`` is given."""
+    """(1/2m) e^s (1 − e^{−s})², plus the covariance of orthogonal rows where ``dim`` is given."""
     variance = Scaled(torch.expm1(-square).square() / (2 * n_projections), square)
     share = 0.0 if dim is None else orthogonal_share(n_projections, dim)
     if dim is None or share == 0:

@@ -1,9 +1,9 @@
 """The largest relative error on a sphere of radius r, and bounds for it (paper, Lemma 3.4 and Theorem 3.5).
 
-The bases reach W(r)/√(2m). The angular hybrid stays below them, by r^{−1/2} at a fixed number n of
+The bases reach W(r)/√(2m). The angular hybrid stays below the bases, by r^{−1/2} at a fixed number n of
 coefficient projections and by r^{−1} only if n grows like r. Theorem 3.5 promises r^{−1} for every n, which
 is false for large r: its proof drops a factor r where it bounds max_θ (θ/π) e^{2r² cos θ}. Two bounds that
-hold stand next to it.
+hold are given beside it.
 Radii are numbers or tensors; every function has a logarithmic twin, since W(r) overflows beyond r = 18.
 """
 
@@ -62,7 +62,7 @@ def max_relative_error_base(r: Tensor | float, n_projections: int) -> Tensor:
 
 
 def log_max_relative_error(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """Log max_θ ε_θ of the angular hybrid: a grid over half of the angles, then golden-section search."""
+    """Log max_θ ε_θ of the angular hybrid, by a grid over half of the angles and golden-section search."""
     r = _radius(r)[..., None]
 
     def error(theta: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def log_tight_bound(r: Tensor | float, n_projections: int, n_coefficient_project
 def tight_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
     """(W/√2m) √((1 − 1/n)/(8e r²) + 1/(4√e n r) + e^{−2r²}/(1 − e^{−4r²})²), r ≥ 1 (derived here).
 
-    The first two terms bound the peaks of q² e^{2r² cos θ} and q e^{2r² cos θ}, the last the other base.
+    The first two terms bound the peaks of q² e^{2r² cos θ} and q e^{2r² cos θ}, the last term bounds the other base.
     """
     return log_tight_bound(r, n_projections, n_coefficient_projections).exp()
 

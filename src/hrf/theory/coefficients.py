@@ -1,7 +1,7 @@
 """Moments of the estimated coefficients λ̂ of a hybrid (paper, Lemma 3.2 and Theorem F.1).
 
 A hybrid λ̂K̂₁ + (1 − λ̂)K̂₂ needs E λ̂², E(1 − λ̂)² and E λ̂(1 − λ̂): they follow from the mean and the variance. An
-estimated kernel as coefficient has a variance that overflows, so all of them are ``Scaled``.
+estimated kernel as coefficient has a variance that overflows, so all moments are ``Scaled``.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Moments(NamedTuple):
 
 
 def angle(x: Tensor, y: Tensor) -> Tensor:
-    """The angle θ = 2 atan2(‖x̂ − ŷ‖, ‖x̂ + ŷ‖) of x and y (Kahan), exact at 0 and π as arccos is not.
+    """Return the angle θ = 2 atan2(‖x̂ − ŷ‖, ‖x̂ + ŷ‖) of x and y (Kahan), exact at 0 and π, unlike arccos.
 
     A zero vector stays zero when normalised, so it is at π/2 from any other vector and at 0 from
-    another zero: just the mean of its sign bits, as sgn(0) = +1 differs from a fair coin half of the
-    time and from itself never.
+    another zero vector. This is the mean of its sign bits: sgn(0) = +1 differs from a fair coin half of the
+    time, and never from itself.
 
     >>> x = torch.tensor([3.0, 4.0])
     >>> angle(x, torch.stack([x, -x, 0 * x]))
@@ -58,13 +58,13 @@ def angle(x: Tensor, y: Tensor) -> Tensor:
 
 
 def pairwise_angle(x: Tensor, y: Tensor) -> Tensor:
-    """The `angle` of all pairs, at less cost: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+    """Return the `angle` of all pairs, at less cost: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
     x, y = _unit(x), _unit(y)
     return 2 * torch.atan2(squared_distance(x, y).sqrt(), squared_distance(x, -y).sqrt())
 
 
 def _unit(x: Tensor) -> Tensor:
-    # the largest entry first, so that the squares of tiny or huge vectors neither vanish nor overflow
+    # Divide by the largest entry first, so that the squares of tiny or huge vectors neither vanish nor overflow
     for order in (math.inf, 2):
         length = torch.linalg.vector_norm(x, ord=order, dim=-1, keepdim=True)
         x = x / torch.where(length == 0, 1.0, length)
@@ -74,7 +74,7 @@ def _unit(x: Tensor) -> Tensor:
 def angular_moments(
     theta: Tensor, n_coefficient_projections: int, *, dim: int | None = None, zero: Tensor | None = None
 ) -> Moments:
-    """The share λ̂ of n sign bits that differ: it has mean q = θ/π, variance q(1 − q)/n (paper, Lemma 3.2).
+    """Moments of the share λ̂ of n sign bits that differ: mean q = θ/π, variance q(1 − q)/n (paper, Lemma 3.2).
 
     So E λ̂² = q(q − q/n + 1/n), E(1 − λ̂)² = (1 − q)(1 − q + q/n) and E λ̂(1 − λ̂) = (1 − 1/n) q(1 − q).
     With ``dim`` the directions τ come in orthogonal blocks of R^d, and the variance becomes
@@ -84,8 +84,8 @@ def angular_moments(
         theta: The angles θ.
         n_coefficient_projections: n, the number of sign bits.
         dim: d where the directions τ are orthogonal, None where they are independent.
-        zero: Where x or y is the zero vector. Its bits are all +1, and those of the other vector are
-            independent whatever τ is: C = 0 there. None where there are no such pairs.
+        zero: Where x or y is the zero vector. Its bits are all +1, and the bits of the other vector are
+            independent for any τ: C = 0 there. None where there are no such pairs.
 
     >>> angular_moments(torch.tensor([0.0, torch.pi / 2], dtype=torch.float64), 2).square.value()
     tensor([0.0000, 0.3750], dtype=torch.float64)

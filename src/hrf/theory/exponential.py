@@ -5,7 +5,7 @@ An invertible matrix A gives K̂ = mean over m rows ω ~ N(0, I) of
     T_A(ω) = Re[exp(ωᵀAx − (Ax)²/2) exp(ωᵀA⁻ᵀy − (A⁻ᵀy)²/2)] = e^{xᵀy} Re exp(ωᵀz_A − z_A²/2),
 
 where z_A = Ax + A⁻ᵀy and v² = Σ vₖ² is the bilinear square. An antithetic estimator averages T_A(ω) and
-T_A(−ω). A = I is the positive map (SM⁺, antithetic SM⁺⁺), A = iI the trigonometric one. All functions take
+T_A(−ω). A = I is the positive map (SM⁺, antithetic SM⁺⁺), A = iI the trigonometric map. All functions take
 ``x`` and ``y`` of shape ``(..., d)``, broadcast over the leading axes, and return ``(...)``.
 """
 
@@ -30,12 +30,12 @@ __all__ = [
 
 
 def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The real and imaginary parts (u, v) of z_A = Ax + A⁻ᵀy (paper, Sec. 2.3).
+    """Return the real and imaginary parts (u, v) of z_A = Ax + A⁻ᵀy (paper, Sec. 2.3).
 
     Args:
         x: Queries ``(..., d)``.
         y: Keys ``(..., d)``, broadcast against ``x``.
-        matrix: A, real or complex: None for the identity, ``(d,)`` for a diagonal, ``(d, d)`` for a full one.
+        matrix: A, real or complex: None for the identity, ``(d,)`` for a diagonal, ``(d, d)`` for a full matrix.
 
     >>> one = torch.ones(2, dtype=torch.float64)
     >>> shifted_sum(one, 3 * one, torch.full((2,), 1j, dtype=torch.complex128))
@@ -51,7 +51,7 @@ def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Te
     if matrix.ndim == 1:
         total = x * matrix + y / matrix
     else:
-        # A⁻ᵀy as a row is yᵀA⁻¹: one factorisation of A for all of y
+        # A⁻ᵀy as a row is yᵀA⁻¹: one factorisation of A serves all of y.
         rows = y.reshape(-1, y.shape[-1])
         total = x @ matrix.mT + torch.linalg.solve(matrix, rows, left=False).reshape(y.shape)
     return (total.real, total.imag) if total.is_complex() else (total, torch.zeros_like(total))
@@ -67,16 +67,16 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Products:
-        """The products of (u_A, v_A) and (u_B, v_B), ``(..., d)`` each."""
+        """Compute the products of (u_A, v_A) and (u_B, v_B), ``(..., d)`` each."""
         (u_a, v_a), (u_b, v_b) = first, second
         return cls(_dot(u_a, u_b), _dot(v_a, v_b), _dot(v_a, u_b), _dot(u_a, v_b))
 
     def bilinear(self) -> Tensor:
-        """z_Aᵀz_B."""
+        """Return z_Aᵀz_B."""
         return torch.complex(self.uu - self.vv, self.vu + self.uv)
 
     def hermitian(self) -> Tensor:
-        """z_Aᵀ conj(z_B)."""
+        """Return z_Aᵀ conj(z_B)."""
         return torch.complex(self.uu + self.vv, self.vu - self.uv)
 
 
@@ -90,14 +90,14 @@ def covariance_of_products(
 ) -> Scaled:
     """Cov(K̂_A, K̂_B)/e^{2xᵀy} = (1/m)[½ Re(f(p) + f(q)) − 1], p = z_Aᵀz_B, q = z_Aᵀ conj(z_B) (derived here).
 
-    Both estimators use the same rows ω, and all depends on z_A and z_B through inner products. f = exp where
-    both are single and cosh as soon as one of them is antithetic: averaging either one over ±ω already makes
-    the product even in ω. Orthogonal rows add ``orthogonal_share`` times the mean ``orthogonal_excess`` of
-    (z_A, z_B) and (z_A, conj z_B), whatever f is, because the sign of a row does not change the law of an
-    orthogonal pair.
+    Both estimators use the same rows ω, and the result depends on z_A and z_B through inner products alone.
+    f = exp where both are single, and cosh where one of them is antithetic: averaging either estimator over ±ω
+    already makes the product even in ω. Orthogonal rows add ``orthogonal_share`` times the mean
+    ``orthogonal_excess`` of (z_A, z_B) and (z_A, conj z_B), for either f, because the sign of a row does not change
+    the law of an orthogonal pair.
 
     Args:
-        products: Of z_A and z_B, tensors that broadcast.
+        products: Inner products of z_A and z_B, tensors that broadcast.
         n_projections: m, the number of rows ω.
         dim: d, the length of z.
         antithetic: Whether at least one of the two averages over ±ω.
@@ -116,7 +116,7 @@ def covariance_of_products(
         return covariance
     alpha, beta = (product.bilinear() for product in own)
     other_rows = orthogonal_excess(alpha, beta, products.bilinear(), dim).real
-    # A real or imaginary z is its own conjugate, up to a sign that changes no row's law: one pair is both.
+    # A real or imaginary z is its own conjugate, up to a sign that does not change the law of a row.
     if all(product.uu.any() and product.vv.any() for product in own):
         conjugate = orthogonal_excess(alpha, beta.conj(), products.hermitian(), dim).real
         other_rows = (other_rows + conjugate) / 2
@@ -138,7 +138,7 @@ def exponential_covariance(
         y: Keys ``(..., d)``, broadcast against ``x``.
         n_projections: m, the number of rows ω.
         matrices: A and B, each as in ``shifted_sum``.
-        antithetic: For each of the two, whether it averages over ±ω.
+        antithetic: For each estimator, whether it averages over ±ω.
         orthogonal: Whether the rows come in Haar blocks instead of independently.
 
     >>> x = torch.tensor([1.0, 2.0], dtype=torch.float64)

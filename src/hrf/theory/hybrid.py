@@ -1,9 +1,9 @@
 """Hybrids K̂ = Σ λ̂_k K̂_k + (1 − Σ λ̂_k) K̂_{p+1} (paper, Sec. 2.2): MSEs from the moments of λ̂ and of the bases.
 
 The coefficients are independent of the bases, so with λ̂_{p+1} = 1 − Σ λ̂_k the MSE is
-Σ_{kl} E[λ̂_k λ̂_l] Cov(K̂_k, K̂_l): Theorem 3.1 of the paper for any number of bases. The errors here are
-written for the corrected theorems: the paper's text prints another coefficient for inputs of the same
-length, and says that sharing projections never changes the Gaussian hybrid.
+Σ_{kl} E[λ̂_k λ̂_l] Cov(K̂_k, K̂_l): Theorem 3.1 of the paper for any number of bases. The errors here follow the
+corrected theorems: the paper prints another coefficient for inputs of the same length, and says that sharing
+projections never changes the Gaussian hybrid.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
 
 
 def hybrid_covariance(moments: Sequence[Moments], covariances: Sequence[Sequence[Scaled | None]]) -> Scaled:
-    """Σ_{kl} E[λ̂_k λ̂_l] Cov_kl, the variance of a hybrid of p + 1 bases (paper, Theorem 3.1, for any p).
+    """Return Σ_{kl} E[λ̂_k λ̂_l] Cov_kl, the variance of a hybrid of p + 1 bases (paper, Theorem 3.1, for any p).
 
     With the means μ_k, where μ_{p+1} = 1 − Σ μ_k, and the variances V_k of the p coefficients it is
     Σ_{kl} μ_k μ_l Cov_kl + Σ_k V_k Var(K̂_k − K̂_{p+1}).
 
     Args:
-        moments: Of the p coefficients, independent of one another.
-        covariances: Of the p + 1 bases, symmetric; None where two bases are independent.
+        moments: Moments of the p coefficients, which are independent of one another.
+        covariances: Covariances of the p + 1 bases, symmetric; None where two bases are independent.
 
     Returns:
         The variance, in the units of the covariances (relative where they are relative).
@@ -59,12 +59,12 @@ def bipolar_log_mse(
     """Log MSE of λ̂K̂⁺⁺ + (1 − λ̂)K̂^trig (paper, Theorem 3.1).
 
     The MSE is E λ̂² MSE⁺⁺ + E(1 − λ̂)² MSE^trig + 2E[λ̂(1 − λ̂)] Cov(K̂⁺⁺, K̂^trig).
-    Independent bases have Cov = 0; bases that share their rows Cov = −(1/m) e^{2xᵀy}(1 − cos(‖x‖² − ‖y‖²)).
+    Independent bases have Cov = 0; bases that share their rows have Cov = −(1/m) e^{2xᵀy}(1 − cos(‖x‖² − ‖y‖²)).
 
     Args:
         x: Queries ``(..., d)``.
         y: Keys ``(..., d)``, broadcast against ``x``.
-        moments: Of λ̂, of shape ``(...)``.
+        moments: Moments of λ̂, of shape ``(...)``.
         n_projections: m, the rows of each base.
         shared: Whether both bases use the same rows.
         orthogonal: Whether the rows come in Haar blocks.
@@ -88,7 +88,7 @@ def angular_hybrid_log_mse(
     shared: bool = True,
     orthogonal: bool = False,
 ) -> Tensor:
-    """Log MSE of the angular hybrid, λ = θ/π (paper, Theorem D.1); ``orthogonal`` is for both ω and τ."""
+    """Log MSE of the angular hybrid, λ = θ/π (paper, Theorem D.1); ``orthogonal`` applies to both ω and τ."""
     dim, zero = x.shape[-1] if orthogonal else None, ~(x.any(-1) & y.any(-1))
     moments = angular_moments(angle(x, y), n_coefficient_projections, dim=dim, zero=zero)
     return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal)
@@ -126,7 +126,7 @@ def gaussian_hybrid_log_mse(
     shared: bool = True,
     orthogonal: bool = False,
 ) -> Tensor:
-    """Log MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1); ``orthogonal`` for ω and τ."""
+    """Log MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1); ``orthogonal`` applies to ω and τ."""
     moments = gaussian_moments(
         x, y, n_coefficient_projections, sigma=sigma, radius=radius, orthogonal=orthogonal
     )
@@ -146,7 +146,7 @@ def gaussian_hybrid_mse(
 ) -> Tensor:
     """MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1).
 
-    The theorem says that sharing rows between the bases leaves it as it is; that holds only where
+    The theorem says that sharing rows between the bases does not change the MSE; this holds only where
     ‖x‖² − ‖y‖² is a multiple of 2π, for instance on a sphere.
     """
     log_mse = gaussian_hybrid_log_mse(

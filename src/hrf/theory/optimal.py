@@ -2,7 +2,7 @@
 
 Both use features m^{−1/2} D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2) with 𝐀 = diag(a_l), B = (I − 4𝐀)^{1/2} Qᵀ,
 D = det(I − 4𝐀)^{1/4} and an orthogonal Q: OPRF with one a for all coordinates (Likhosherstov et al., 2022),
-SDERF with one a_l for each eigenvector (Likhosherstov et al., 2023). a = 0 is the single positive map.
+SDERF with one a_l per eigenvector (Likhosherstov et al., 2023). a = 0 is the single positive map.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def optimal_log_relative_mse(
     """Log of MSE/e^{2xᵀy} = (1/m)[Π_l (1 − 4a_l)(1 − 8a_l)^{−1/2} exp(ζ_l²/(1 − 8a_l)) − 1], ζ = Qᵀ(x + y).
 
     Orthogonal rows are covered for equal a_l only: weighting a row by e^{2a‖ω‖²} then rescales its
-    length and keeps its direction, so the covariance of two rows is that of the positive map.
+    length and keeps its direction, so two rows covary as in the positive map.
 
     Args:
         form: The quadratic form Σ_l ζ_l²/(1 − 8a_l).
@@ -32,7 +32,7 @@ def optimal_log_relative_mse(
         orthogonal: Whether the rows come in Haar blocks.
 
     Raises:
-        ValueError: If some a_l ≥ 1/8, where the MSE is infinite.
+        ValueError: If any a_l ≥ 1/8, where the MSE is infinite.
         NotImplementedError: If rows are orthogonal and the a_l differ.
     """
     if bool((a >= 1 / 8).any()):
@@ -67,7 +67,7 @@ def optimal_log_mse(
         x: Queries ``(..., d)``.
         y: Keys ``(..., d)``, broadcast against ``x``.
         n_projections: m, the number of rows ω.
-        a: The a_l, below 1/8: a number, or one for each column of the basis, ``(..., d)``.
+        a: The a_l, below 1/8: a number, or one per column of the basis, ``(..., d)``.
         basis: Q, ``(..., d, d)`` with orthonormal columns; None for the identity.
         orthogonal: Whether the rows come in Haar blocks, for equal a_l only.
     """

@@ -1,9 +1,9 @@
-"""What orthogonal projections change: the covariance of two rows of one Haar block (derived here).
+"""Covariance of two orthogonal projections, rows of one Haar block (derived here).
 
 Orthogonal projections come in blocks of d rows: directions from a Haar matrix, each length an
 independent χ_d variable, the last block cut short. Every row alone is still N(0, I), so an estimator
 that averages m rows keeps its mean, and its variance gains ``orthogonal_share`` times the covariance of
-the terms of two different rows of a block. Two such covariances are all the library needs: of exponential
+the terms of two different rows of a block. The library needs two such covariances: of exponential
 terms (``orthogonal_excess``) and of products of signs (``angular_pair_covariance``).
 """
 
@@ -18,13 +18,15 @@ from torch import Tensor
 
 __all__ = ["angular_pair_covariance", "orthogonal_excess", "orthogonal_share"]
 
-_LARGEST = 160.0  # of max(|α| + |β|, 2|γ|); beyond it the excess counts as zero, see `orthogonal_excess`
-_TERMS = 48  # of the Fourier series of the angular covariance, where it converges as fast as that
-_CHUNK = 1 << 13  # elements for which the series is summed at a time: bounds the memory of its rows
+_LARGEST = (
+    160.0  # limit of max(|α| + |β|, 2|γ|); beyond it the excess counts as zero, see `orthogonal_excess`
+)
+_TERMS = 48  # terms of the Fourier series of the angular covariance, where it converges that fast
+_CHUNK = 1 << 13  # elements per pass of the series: bounds the memory of its rows
 
 
 def orthogonal_share(n_rows: int, dim: int) -> float:
-    """f = Σ_blocks b(b − 1)/m²: the share of ordered pairs of rows that are orthogonal (b rows a block).
+    """Return f = Σ_blocks b(b − 1)/m²: the share of ordered pairs of rows that are orthogonal (b rows per block).
 
     >>> orthogonal_share(8, 4), orthogonal_share(5, 4), orthogonal_share(7, 1)
     (0.375, 0.48, 0.0)
@@ -43,7 +45,7 @@ def orthogonal_excess(alpha: Tensor, beta: Tensor, gamma: Tensor, dim: int) -> T
         E[e^{ω₁ᵀa + ω₂ᵀb}] = Σ_k w_k ((αβ − γ²)/4)^k Φ₂(c + k, c + k; c + 2k; α/2, β/2)
 
     with w_k = (c)_k² / ((c − ½)_k (c)_{2k} k!) and Humbert's Φ₂. Each Φ₂ is an inverse Laplace transform
-    at 1, so the factor e^{−(α+β)/2} only shifts its variable, and what remains is one power series, whose
+    at 1, so the factor e^{−(α+β)/2} only shifts its variable. One power series remains, whose
     terms of degree 0 and 1 are 1 and 0:
 
         1 + excess = Σ_J [s^J] G(s) / (c)_J,    S = (α + β)/2,  P = αβ/4,  Q(s) = 1 + Ss + Ps²,
@@ -57,8 +59,8 @@ def orthogonal_excess(alpha: Tensor, beta: Tensor, gamma: Tensor, dim: int) -> T
     the excess corrects. For a = b the sum is e^{−α} ₁F₁(d; d/2; α/2) − 1.
 
     Where max(|α| + |β|, 2|γ|) exceeds 160 the result is 0. There the larger relative variance of the two
-    estimators' rows is at least about e^{80}/4, and the excess is below 1e-12 of it; but for odd d and
-    a = b imaginary, where it falls like |α|^{−d}: 2e-5 of the variance for d = 3, 1e-7 for d = 5.
+    estimators' rows is at least about e^{80}/4, and the excess is below 1e-12 of it. The exception is odd d
+    with a = b imaginary, where the excess falls like |α|^{−d}: 2e-5 of the variance for d = 3, 1e-7 for d = 5.
 
     Args:
         alpha: aᵀa, real or complex, of any shape.
@@ -67,7 +69,7 @@ def orthogonal_excess(alpha: Tensor, beta: Tensor, gamma: Tensor, dim: int) -> T
         dim: d, at least 2.
 
     Returns:
-        The excess: a real tensor where every coefficient is real, else a complex one.
+        The excess, real if every coefficient is real, else complex.
     """
     if dim < 2:
         raise ValueError(f"orthogonal rows need dim >= 2, got dim={dim}")
@@ -127,7 +129,7 @@ def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:
         C = (8/π²) Σ_k (−1)^k sin²(kθ)/k² E[w^k] = (4/π²) E[Li₂(−w) − Re Li₂(−w e^{2iθ})],
 
     which is −(2θ/π)² for d = 2 and −(4/π²)θ²/(d − 1) for small θ; C is symmetric about θ = π/2. It is
-    negative: orthogonal directions make the angle's estimate better.
+    negative: orthogonal directions improve the estimate of the angle.
 
     >>> angular_pair_covariance(torch.tensor([0.0, torch.pi / 2, torch.pi], dtype=torch.float64), 2)
     tensor([-0., -1., -0.], dtype=torch.float64)
@@ -147,11 +149,11 @@ def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:
     w = (1 - s) / (1 + s)
     k = np.arange(1, _TERMS + 1)
     series = (-1.0) ** k / k**2 * (w[:, None] ** k * weights[:, None]).sum(0)
-    if abs(series[-1]) < 1e-17 * abs(series[0]):  # many dimensions: few terms of the series are left
+    if abs(series[-1]) < 1e-17 * abs(series[0]):  # in many dimensions few terms of the series matter
         terms = (float(c) * (n * fold).sin().square() for n, c in zip(k.tolist(), series, strict=True) if c)
         return 8 / math.pi**2 * sum(terms, torch.zeros_like(fold))
     phase = np.exp(2j * fold.double().cpu().numpy()[..., None])
     gain = (spence(1 + w + 0j) - spence(1 + w * phase)).real @ weights  # Li₂(v) = spence(1 − v)
     covariance = torch.as_tensor(4 / math.pi**2 * gain, dtype=theta.dtype, device=theta.device)
-    # Below 1e-4 the difference of dilogarithms is all rounding; the first term of the series is all there is.
+    # Below 1e-4 the difference of dilogarithms is pure rounding, and the first term of the series is enough.
     return torch.where(fold < 1e-4, small_angle, covariance)

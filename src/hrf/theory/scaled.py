@@ -1,4 +1,4 @@
-"""Numbers held as mantissa · exp(exponent), so that e^{10000} and exact zeros live in one tensor.
+"""Numbers held as mantissa · exp(exponent), so that e^{10000} and exact zeros fit in one tensor.
 
 The variances of random features grow like exp(‖x‖² + ‖y‖²): beyond norms of 20 they overflow float64,
 while at the points where an estimator is exact they are zero. A signed mantissa next to an exponent
@@ -31,36 +31,36 @@ class Scaled(NamedTuple):
 
     @classmethod
     def plain(cls, number: Tensor) -> Scaled:
-        """An ordinary number."""
+        """Hold an ordinary number."""
         return cls(number, torch.zeros_like(number))
 
     @classmethod
     def exp(cls, exponent: Tensor) -> Scaled:
-        """The exponential of a number, which itself may overflow."""
+        """Hold the exponential of a number, which itself may overflow."""
         return cls(torch.ones_like(exponent), exponent)
 
     def times(self, factor: Scaled | Tensor | float) -> Scaled:
-        """The product with another number."""
+        """Multiply by another number."""
         if isinstance(factor, Scaled):
             return Scaled(self.mantissa * factor.mantissa, self.exponent + factor.exponent)
         return Scaled(self.mantissa * factor, self.exponent)
 
     def times_exp(self, exponent: Tensor) -> Scaled:
-        """The product with exp(exponent), which itself may overflow."""
+        """Multiply by exp(exponent), which itself may overflow."""
         return Scaled(self.mantissa, self.exponent + exponent)
 
     def log(self) -> Tensor:
-        """The logarithm of max(number, 0): −inf where the number is zero, or negative by rounding."""
+        """Return the logarithm of max(number, 0): −inf where the number is zero, or negative by rounding."""
         return self.mantissa.clamp_min(0).log() + self.exponent
 
     def value(self) -> Tensor:
-        """The ordinary number; infinite where float cannot hold it, exactly 0 where the mantissa is 0."""
+        """Return the ordinary number; infinite where the dtype cannot hold it, exactly 0 where the mantissa is 0."""
         return torch.where(self.mantissa == 0, 0.0, self.mantissa * self.exponent.exp())
 
 
 def scaled_sum(*terms: Scaled) -> Scaled:
-    """The sum of the terms, on the largest exponent among those that are not zero."""
-    # A zero says nothing through its exponent: left in, it could flush every other term to zero.
+    """Add the terms, on the largest exponent of all terms that are not zero."""
+    # The exponent of a zero means nothing: left in, it could flush every other term to zero.
     exponents = [torch.where(term.mantissa == 0, -math.inf, term.exponent) for term in terms]
     largest = reduce(torch.maximum, exponents)
     largest = torch.where(largest.isneginf(), 0.0, largest)
@@ -69,6 +69,6 @@ def scaled_sum(*terms: Scaled) -> Scaled:
 
 
 def complement(*numbers: Scaled) -> Scaled:
-    """1 − Σ numbers: what weights leave for the last one."""
+    """Return 1 − Σ numbers, the weight that is left for a last base."""
     one = Scaled.plain(torch.ones_like(numbers[0].mantissa))
     return scaled_sum(one, *(number.times(-1) for number in numbers))

@@ -5,7 +5,7 @@ their squares with E(1 − λ̂)² and E λ̂². Every function has a logarithmi
 All rows, ω and τ, are independent here.
 
 These are special cases of ``hrf.theory.bases`` and ``hrf.theory.hybrid``, written out on their own: an
-independent witness, with which tests compare the general forms. ``hrf.theory.bounds`` is about them.
+independent witness, with which tests compare the general forms. ``hrf.theory.bounds`` bounds their maxima.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def log_sphere_relative_error_angular(
 ) -> Tensor:
     """Log ε_θ of the angular hybrid: ε² = E λ̂² ε_θ(++)² + E(1 − λ̂)² ε_θ(trig)² (paper, Theorems 3.1 and D.1).
 
-    The rows of a base are independent, not orthogonal. On a sphere it is then the same whether the two bases
-    share their rows or not.
+    The rows of a base are independent, not orthogonal. On a sphere the error is then the same whether or not the
+    two bases share their rows.
     """
     moments = angular_moments(theta, n_coefficient_projections)
     positive = moments.square.log() + 2 * log_sphere_relative_error_positive(theta, r, n_projections)

@@ -29,7 +29,7 @@ class Angular(Coefficient):
         dim: length d of the inputs.
         n_projections: number n of sign bits.
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
-        heads: ``None``, or H for a coefficient a head.
+        heads: ``None``, or H for one coefficient per head.
         generator: the source of randomness.
     """
 
@@ -52,7 +52,7 @@ class Angular(Coefficient):
         self.feature_dim = self.n_projections
 
     def signs(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """The bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
+        """Return the bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""
         bits = x @ self.projection.omega.to(x.dtype).mT >= 0
         return bits.to(x.dtype).mul_(2 * scale).sub_(scale)
 
@@ -64,7 +64,7 @@ class Angular(Coefficient):
 
     @override
     def _estimate(self, x: Tensor, y: Tensor) -> Tensor:
-        # Sums of ±1 are exact: a pair whose bits all agree gets 0, and all differ 1, with no rounding.
+        # Sums of ±1 are exact: a pair gets exactly 0 if all bits agree, and exactly 1 if all differ.
         n = self.n_projections
         return (n - self.signs(x) @ self.signs(y).mT) / (2 * n)
 
@@ -78,7 +78,7 @@ class Angular(Coefficient):
         if kind not in ("iid", "orthogonal"):
             raise NotImplementedError(
                 f"no closed form is known for the moments of Angular with {kind!r} projections; "
-                "it is for 'iid' and 'orthogonal'"
+                "they are known for 'iid' and 'orthogonal'"
             )
         dim = self.dim if kind == "orthogonal" else None
         zero = ~(x.any(-1).unsqueeze(-1) & y.any(-1).unsqueeze(-2))
@@ -86,12 +86,11 @@ class Angular(Coefficient):
 
     @override
     def _flops(self) -> Flops:
-        """Projections and signs."""
+        """Count projections and signs."""
         return flops.projected(self.n_projections, self.dim).plus(flops.signs(self.n_projections))
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the coefficient."""
         return {
             "dim": self.dim,
             "n_projections": self.n_projections,

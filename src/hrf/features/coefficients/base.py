@@ -13,25 +13,25 @@ __all__ = ["Coefficient"]
 
 
 class Coefficient(Linearised):
-    """λ̂(x, y) = constant + queries(x) · keys(y), an unbiased estimate of some λ(x, y)."""
+    """λ̂(x, y) = constant + queries(x) · keys(y), an unbiased estimate of a function λ(x, y)."""
 
     constant: float = 0.0
 
     @full_precision
     @override
     def estimate(self, x: Tensor, y: Tensor) -> Tensor:
-        """λ̂ for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
+        """Return λ̂ for every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self._estimate(*self._checked_pair(x, y))
 
     @full_precision
     def exact(self, x: Tensor, y: Tensor) -> Tensor:
-        """λ for every pair, in float64: ``(..., L, S)``."""
+        """Return λ for every pair, in float64: ``(..., L, S)``."""
         x, y = self._checked_pair(x, y)
         return self._mean(x.double(), y.double()).value()
 
     @full_precision
     def moments(self, x: Tensor, y: Tensor) -> theory.Moments:
-        """First and second moments of λ̂ over draws for every pair, in closed form and float64."""
+        """Return first and second moments of λ̂ over draws for every pair, in closed form and float64."""
         x, y = self._checked_pair(x, y)
         return self._moments(x.double(), y.double())
 
@@ -39,7 +39,7 @@ class Coefficient(Linearised):
         return self.constant + self.scaled_estimate(x, y).unscaled()
 
     def _mean(self, x: Tensor, y: Tensor) -> theory.Scaled:
-        """λ, whatever the projections are."""
+        """Return λ, which does not depend on the projections."""
         raise NotImplementedError(f"no closed form is known for the mean of {type(self).__name__}")
 
     def _moments(self, x: Tensor, y: Tensor) -> theory.Moments:

@@ -40,7 +40,7 @@ class FromFeatureMap(Coefficient):
         self.feature_dim = feature_map.feature_dim
 
     def _inputs(self, u: Tensor, side: Side) -> Tensor:
-        """What the map is applied to."""
+        """Return the inputs of the map."""
         return u
 
     @override
@@ -68,10 +68,9 @@ class FromFeatureMap(Coefficient):
 
     @override
     def _flops(self) -> Flops:
-        """Those of the map."""
+        """Count the map."""
         return self.feature_map._flops()
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the coefficient."""
         return {"feature_map": self.feature_map, "constant": self.constant, "weight": self.weight}

@@ -80,7 +80,6 @@ class Gaussian(FromFeatureMap):
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the coefficient."""
         assert isinstance(self.feature_map, GaussianKernel)
         config = super().config() | {
             "matrix": self.matrix,

@@ -23,7 +23,7 @@ class Indicator(Coefficient):
     """λ = 1 if x lies in query cluster i and y in key cluster j, else 0 (paper, Sec. 2.4). No randomness.
 
     Args:
-        query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` for heads; a vector belongs to the nearest.
+        query_centers: ``(n_q, d)``, or ``(H, n_q, d)`` for heads; a vector belongs to the nearest centre.
         key_centers: ``(n_k, d)``, or ``(H, n_k, d)``.
         pair: (i, j).
     """
@@ -70,10 +70,9 @@ class Indicator(Coefficient):
 
     @override
     def _flops(self) -> Flops:
-        """Distances to the centres."""
+        """Count distances to the centres."""
         return flops.distances(max(self.query_centers.shape[-2], self.key_centers.shape[-2]), self.dim)
 
     @override
     def config(self) -> dict[str, Any]:
-        """Arguments that rebuild the coefficient."""
         return {"query_centers": self.query_centers, "key_centers": self.key_centers, "pair": self.pair}
