@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 OUT ?= results
-# A worker a core: threads of their own would fight.
+# One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo reproduce test test-all lint types unit slow docs bench bench-attention-quality example-minilm example-sampled-softmax \
+.PHONY: demo reproduce test test-all lint types unit slow docs bench bench-compare bench-attention-quality example-minilm example-sampled-softmax \
 	readme house-map clean help
 
 help:            ## this list
@@ -56,6 +56,9 @@ docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
 
 bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 	$(BIN)/python -m benchmarks --out $(OUT)
+
+bench-compare: $(VENV)/.bench   ## speed of this source tree against another: make bench-compare BASE=path/to/src
+	$(BIN)/python -m benchmarks.compare $(BASE) --out $(OUT)
 
 bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Transformer
 	$(BIN)/python -m benchmarks.quality --out $(OUT)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: arguments to one run."""
+"""``python -m benchmarks``: time all cases, print tables, write ``bench.json``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ try:
 
     from benchmarks import attention, growth, maps, report, runner, sampling
     from benchmarks.cases import Case
+    from hrf.report import folder, write
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks need {error.name}: {INSTALL}")
 
-MODULES = (maps, attention, sampling)  # a later one adds its CASES, and SETTINGS by group
+MODULES = (maps, attention, sampling)  # each has CASES, and SETTINGS by group
 CASES = tuple(case for module in MODULES for case in module.CASES)
 THREADS = 2
 
@@ -36,7 +37,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description="Time hrf against its peers and against the hardware, in float32 on two threads.",
         epilog="examples:\n"
         "  python -m benchmarks                          everything; results/bench.json\n"
-        "  python -m benchmarks --only positive          some cases, with what they are compared with\n"
+        "  python -m benchmarks --only positive          some cases, with their baselines\n"
         "  python -m benchmarks --only 'maps/*hybrid'    the same by group and name\n"
         "  python -m benchmarks --only 'attention'       attention of 512 to 16,384 tokens\n"
         "  python -m benchmarks --rounds 51 --out /tmp   longer, for a busy machine",
@@ -49,7 +50,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--only", metavar="PATTERN", help="only cases whose group/name contains this; * and ? allowed"
     )
     parser.add_argument(
-        "--rounds", type=int, default=21, metavar="N", help="times each case is timed (default: %(default)s)"
+        "--rounds", type=int, default=21, metavar="N", help="rounds per case (default: %(default)s)"
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
@@ -83,14 +84,14 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
     groups, all_timings = {}, []
     for group, together in groupby(filter(Case.available, cases), key=attrgetter("group")):
         members = list(together)
-        # Drawn between calls only: a thread that redraws would take time from the cases.
+        # Drawn between calls only: a thread that redraws the bar would take time from the cases.
         with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
             timings = runner.measure(members, rounds, partial(progress.track, description=group))
         all_timings += timings
         ratios = runner.ratios(timings)
         report.show(console, group, timings, ratios)
         groups[group] = {"settings": settings[group], **report.as_dict(timings, ratios)}
-    out.mkdir(parents=True, exist_ok=True)
+    folder(out)
     growths = growth.growths(all_timings)
     if growths:
         growth.show(console, growths)
@@ -103,7 +104,7 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
         "groups": groups,
         "growth": [growth.as_dict(g) for g in growths],
     }
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
     console.print(f"Written to {path}", highlight=False)
 
 

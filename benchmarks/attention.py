@@ -1,7 +1,7 @@
 """Attention: 8 heads, d = d_v = 64, 256 features, sequences of 512 to 16,384 tokens.
 
-Peers are performer-pytorch and PyTorch's exact attention. FLOPs are those of the products that linear attention
-needs: projections and the state for queries and for keys.
+Peers are performer-pytorch and PyTorch's exact attention. FLOPs count the products that linear attention needs:
+projections and the state, for queries and for keys.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def inputs(length: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def flops(length: int, width: int, projections: int) -> float:
-    """Of queries and keys: projections, and a state of the values and their weights."""
+    """Count the operations for queries and keys: projections, and the state of values and weights."""
     return 2.0 * HEADS * length * (2 * DIM * projections + 2 * width * (DIM + 1))
 
 
@@ -114,7 +114,7 @@ def grouped() -> Attention:
 
 
 def on_features(queries: Features, keys: Features) -> Attention:
-    """What one writes with the features at hand: two products and a division."""
+    """Build attention from explicit features: two products and a division."""
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scale = DIM**-0.25
@@ -125,13 +125,13 @@ def on_features(queries: Features, keys: Features) -> Attention:
 
 
 def explicit() -> Attention:
-    """On the features of this library, which are written in blocks."""
+    """Attention on the features of this library, which are written in blocks."""
     phi = angular()
     return on_features(phi.queries, phi.keys)
 
 
 def plain() -> Attention:
-    """On the same features, written as the composition lemma has them."""
+    """Attention on the same features, written as in the composition lemma."""
     phi = angular()
     omega, tau = phi.bases[0].projection.omega, phi.coefficients[0].projection.omega
 
@@ -150,7 +150,7 @@ def plain() -> Attention:
 
 
 def step(length: int) -> Timed:
-    """Decode one token behind ``length`` others."""
+    """Decode one token after a prefix of ``length`` tokens."""
     state = hrf.AttentionState(hrf.Positive(DIM, n_projections=M, generator=generator()))
     query, key, value = inputs(length)
     state.prefill(query, key, value)
@@ -159,11 +159,11 @@ def step(length: int) -> Timed:
 
 
 def cases(length: int) -> list[Case]:
-    """The cases of one length, with the targets that hold there."""
+    """Return the cases of one length, with their targets."""
     work = flops(length, WIDTH, M)
     hybrid_work = flops(length, 4 * HYBRID_M * (1 + HYBRID_BITS), HYBRID_M + HYBRID_BITS)
     long = length >= LONG
-    peer = {"requires": "performer_pytorch"}
+    peer = {"requires": "performer_pytorch", "own": False}
 
     def case(name: str, setup: Callable[[], Timed], work: float, *against: Against, **options: Any) -> Case:
         return Case(
@@ -178,10 +178,15 @@ def cases(length: int) -> list[Case]:
         )
 
     found = [
-        case(EXACT, lambda: forward(scaled_dot_product_attention, length), 4.0 * HEADS * length**2 * DIM),
+        case(
+            EXACT,
+            lambda: forward(scaled_dot_product_attention, length),
+            4.0 * HEADS * length**2 * DIM,
+            own=False,
+        ),
         case(PERFORMER, lambda: forward(performer(), length), work, **peer),
         case(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
-        case(PLAIN, lambda: forward(plain(), length), hybrid_work),
+        case(PLAIN, lambda: forward(plain(), length), hybrid_work, own=False),
         case(
             POSITIVE,
             lambda: forward(positive(), length),

@@ -1,4 +1,4 @@
-"""What a benchmark is: a `Case`, compared `Against` other cases of its group."""
+"""Definition of a benchmark: a `Case`, compared `Against` other cases of its group."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["PEAK", "Against", "Case", "costs", "faster_than"]
 
 @dataclass(frozen=True)
 class Against:
-    """A ratio to another case of the group, with the value aimed for if there is one.
+    """A ratio to another case of the group, with its target if there is one.
 
     Attributes:
         baseline: name of the other case.
-        measure: ``"speed-up"`` is its time over ours (larger is better), ``"cost"`` ours over its.
-        target: the least speed-up or the largest cost aimed for.
+        measure: ``"speed-up"`` is the baseline's time over ours (larger is better), ``"cost"`` our time over the
+            baseline's.
+        target: the smallest speed-up or the largest cost aimed for.
     """
 
     baseline: str
@@ -27,11 +28,11 @@ class Against:
     target: float | None = None
 
     def ratio(self, seconds: float, baseline_seconds: float) -> float:
-        """The ratio for one pair of times."""
+        """Return the ratio for one pair of times."""
         return baseline_seconds / seconds if self.measure == "speed-up" else seconds / baseline_seconds
 
     def met(self, ratio: float) -> bool | None:
-        """Whether the target is reached; ``None`` where there is none."""
+        """Return whether the target is reached; ``None`` without a target."""
         if self.target is None:
             return None
         return ratio >= self.target if self.measure == "speed-up" else ratio <= self.target
@@ -53,14 +54,15 @@ class Case:
 
     Attributes:
         name: unique within the group.
-        group: cases of one group are timed in turns, so that their ratios are fair on a busy machine.
+        group: cases of one group are timed in alternation, so that their ratios are fair on a busy machine.
         setup: builds inputs and returns the function to time, which allocates its output and returns it.
-        flops: operations of the matrix products in one call, for the share of the peak.
-        rows: vectors that one call maps; 0 where that says nothing.
+        flops: operations of the matrix products per call, for the share of the peak.
+        rows: vectors mapped per call; 0 where that is no useful number.
         against: the comparisons to print.
-        size: the length of the sequence, where cases of the same name differ in it from group to group.
+        size: length of the sequence, where cases of one name differ in it from group to group.
         rounds: the largest number of rounds for its group; ``None`` leaves it to the command line.
         requires: a module that only this case needs; without it the case is skipped.
+        own: whether it times this library; false for peers and for lower bounds.
     """
 
     name: str
@@ -72,9 +74,10 @@ class Case:
     size: int = 0
     rounds: int | None = None
     requires: str | None = None
+    own: bool = True
 
     def available(self) -> bool:
-        """Whether the module it requires is installed."""
+        """Return whether the module that the case requires is installed."""
         return self.requires is None or find_spec(self.requires) is not None
 
 
@@ -84,4 +87,4 @@ def _square_product(n: int = 2048) -> Callable[[], Any]:
 
 
 # The one case whose output is allocated beforehand: it measures the arithmetic alone. Every group gets it.
-PEAK = Case("matrix-multiply peak (2048³)", "", _square_product, flops=2 * 2048**3)
+PEAK = Case("matrix-multiply peak (2048³)", "", _square_product, flops=2 * 2048**3, own=False)

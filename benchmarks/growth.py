@@ -1,4 +1,4 @@
-"""How the time of a case grows with the length of the sequence: a table and a log-log plot."""
+"""Growth of the time of a case with the length of the sequence: a table and a log-log plot."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-from benchmarks.report import table
 from benchmarks.runner import Timing
+from hrf.report import png, table, write
 
 __all__ = ["Growth", "as_dict", "draw", "growths", "show"]
 
@@ -27,14 +28,14 @@ class Growth:
     seconds: dict[int, float]
 
     def doubling(self) -> float:
-        """The largest factor in time for a length twice as large, over neighbouring lengths."""
+        """Return the largest factor in time when the length doubles, over neighbouring lengths."""
         points = sorted(self.seconds.items())
         steps = pairwise(points)
         return max((t2 / t1) ** (1 / math.log2(n2 / n1)) for (n1, t1), (n2, t2) in steps)
 
 
 def growths(timings: Sequence[Timing]) -> list[Growth]:
-    """One for every name that was timed at two lengths or more."""
+    """Return one `Growth` per name that was timed at two lengths or more."""
     found: dict[str, dict[int, float]] = {}
     for timing in timings:
         if timing.case.size:
@@ -43,22 +44,23 @@ def growths(timings: Sequence[Timing]) -> list[Growth]:
 
 
 def show(console: Console, all_growths: Sequence[Growth]) -> None:
-    """Print times by length and the factor of a doubling."""
+    """Print times by length, and the factor per doubling of the length."""
     lengths = sorted({length for g in all_growths for length in g.seconds})
-    times = table("growth: median ms by tokens", "case", *(f"{n:,}" for n in lengths), "doubling L costs")
+    rows = []
     for g in all_growths:
         shown = (f"{g.seconds[n] * 1e3:.2f}" if n in g.seconds else "" for n in lengths)
         factor = g.doubling()
-        style = "green" if factor <= LINEAR else "red"
-        times.add_row(g.name, *shown, f"[{style}]{factor:.2f}×[/]")
-    console.print(times)
+        rows.append([g.name, *shown, Text(f"{factor:.2f}×", "green" if factor <= LINEAR else "red")])
+    header = ["case", *(f"{n:,}" for n in lengths), "doubling L costs"]
+    console.print(table(header, rows, title="growth: median ms by tokens"))
 
 
 def draw(all_growths: Sequence[Growth], path: Path) -> None:
-    """Time against length, both logarithmic; dashes are for peers."""
-    import matplotlib.pyplot as plt
+    """Draw time against length, both logarithmic; peers are dashed."""
+    from matplotlib.figure import Figure
 
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
     for g in all_growths:
         ours = g.name.startswith(("Positive", "AngularHybrid"))
         points = sorted(g.seconds.items())
@@ -71,10 +73,9 @@ def draw(all_growths: Sequence[Growth], path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     axes.set_title("Attention, 8 heads of 64, 256 features, 2 threads", loc="left", fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    write(path, png(figure, dpi=150))
 
 
 def as_dict(growth: Growth) -> dict[str, Any]:
-    """A growth for JSON."""
+    """Return a growth for JSON."""
     return {"case": growth.name, "seconds": growth.seconds, "doubling": growth.doubling()}

@@ -1,8 +1,8 @@
 """Feature maps: 65,536 vectors of length 64 (8 heads of 8,192) to 256 features; to 576 for the hybrid.
 
-Two lower bounds stand for the hardware. The *bare* product writes a fresh output of the same width from
-as many projections as there are features; *projections + fill* multiplies by the rows that are really
-needed and fills an output of the same width, so it counts no function of the projections at all.
+Two lower bounds stand for the hardware. The *bare* product writes a new output of the same width from as many
+projections as there are features; *projections + fill* multiplies by the rows of ω that are really needed and
+fills an output of the same width, without applying any function to the projections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["CASES", "SETTINGS"]
 GROUP = "maps"
 HEADS, LENGTH, DIM = 8, 8192, 64
 ROWS = HEADS * LENGTH
-M = 128  # projections: both signs, or sine and cosine, make 256 features of them
+M = 128  # projections; both signs, or sine and cosine, make 256 features
 WIDTH = 2 * M
 HYBRID_M, HYBRID_BITS = 16, 8
 HYBRID_WIDTH = 4 * HYBRID_M * (HYBRID_BITS + 1)
@@ -56,7 +56,7 @@ def generator() -> torch.Generator:
 
 @cache
 def inputs() -> Tensor:
-    """Queries as attention scales them: ``(H, L, d)``, entries N(0, 1/√d)."""
+    """Queries scaled as in attention: ``(H, L, d)``, entries N(0, 1/√d)."""
     return torch.randn(HEADS, LENGTH, DIM, generator=generator()).mul_(DIM**-0.25)
 
 
@@ -124,7 +124,7 @@ def rbf_sampler() -> Timed:
     from sklearn.kernel_approximation import RBFSampler
     from threadpoolctl import threadpool_limits
 
-    threadpool_limits(torch.get_num_threads())  # as many threads for NumPy's products as for PyTorch's
+    threadpool_limits(torch.get_num_threads())  # NumPy's products get as many threads as PyTorch's
     x = inputs().view(ROWS, DIM).numpy()
     sampler = RBFSampler(gamma=0.5, n_components=WIDTH, random_state=0).fit(x)
     return lambda: sampler.transform(x)
@@ -167,17 +167,18 @@ POSITIVE = (faster_than(PERFORMER, at_least=3), faster_than(NAIVE_POSITIVE), *LO
 TRIGONOMETRIC = (faster_than(RBF, at_least=1), faster_than(NAIVE_TRIGONOMETRIC), *LOWER_BOUNDS)
 
 CASES = (
-    case(BARE, bare, WIDTH),
-    case(FILL, lambda: projections_and_fill(M, WIDTH), M),
+    case(BARE, bare, WIDTH, own=False),
+    case(FILL, lambda: projections_and_fill(M, WIDTH), M, own=False),
     case(
         HYBRID_FILL,
         lambda: projections_and_fill(HYBRID_M + HYBRID_BITS, HYBRID_WIDTH),
         HYBRID_M + HYBRID_BITS,
+        own=False,
     ),
-    case(NAIVE_POSITIVE, naive_positive, M),
-    case(NAIVE_TRIGONOMETRIC, naive_trigonometric, M),
-    case(PERFORMER, performer, WIDTH, requires="performer_pytorch"),
-    case(RBF, rbf_sampler, WIDTH, requires="sklearn"),
+    case(NAIVE_POSITIVE, naive_positive, M, own=False),
+    case(NAIVE_TRIGONOMETRIC, naive_trigonometric, M, own=False),
+    case(PERFORMER, performer, WIDTH, requires="performer_pytorch", own=False),
+    case(RBF, rbf_sampler, WIDTH, requires="sklearn", own=False),
     case("Positive", positive, M, against=POSITIVE),
     case(f"Positive, heads={HEADS}", lambda: positive(HEADS), M, against=POSITIVE),
     case("Trigonometric", trigonometric, M, against=TRIGONOMETRIC),

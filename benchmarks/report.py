@@ -1,4 +1,4 @@
-"""What was measured, as tables on the terminal and as JSON."""
+"""Report of measured times: tables on the terminal, and JSON."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import hrf
 from benchmarks.runner import Ratio, Timing, quartiles
+from hrf.report import table
 
-__all__ = ["as_dict", "environment", "show", "table"]
+__all__ = ["as_dict", "environment", "show"]
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions that the numbers belong to."""
+    """Describe the machine and the versions that were measured."""
     return {
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, by others
+        "load": os.getloadavg()[0]
+        if hasattr(os, "getloadavg")
+        else None,  # over the last minute, by other processes
         "platform": platform.platform(),
         "versions": {
             "python": platform.python_version(),
@@ -55,54 +58,53 @@ def _cpu() -> str:
 
 def show(console: Console, group: str, timings: Sequence[Timing], ratios: Sequence[Ratio]) -> None:
     """Print the times and the ratios of a group."""
+    console.print(_times(group, timings))
+    console.print("GFLOP/s and the share of the peak count the matrix products alone.\n", style="dim")
+    if ratios:
+        console.print(_comparisons(group, ratios))
+
+
+def _times(group: str, timings: Sequence[Timing]) -> Table:
     peak = timings[0].flops_per_second
-    times = table(
-        f"{group}: times", "case", "output", "median ms", "quartiles", "M vectors/s", "GFLOP/s", "of peak"
-    )
+    rows = []
     for t in timings:
         low, high = quartiles(t.seconds)
-        times.add_row(
-            t.case.name,
-            "×".join(map(str, t.shape)),
-            f"{t.median * 1e3:.1f}",
-            f"{low * 1e3:.1f} – {high * 1e3:.1f}",
-            f"{t.case.rows / t.median / 1e6:.2f}" if t.case.rows else "",
-            f"{t.flops_per_second / 1e9:.1f}",
-            f"{t.flops_per_second / peak:.0%}",
+        rows.append(
+            [
+                t.case.name,
+                "×".join(map(str, t.shape)),
+                f"{t.median * 1e3:.1f}",
+                f"{low * 1e3:.1f} – {high * 1e3:.1f}",
+                f"{t.case.rows / t.median / 1e6:.2f}" if t.case.rows else "",
+                f"{t.flops_per_second / 1e9:.1f}",
+                f"{t.flops_per_second / peak:.0%}",
+            ]
         )
-    console.print(times)
-    console.print("GFLOP/s and the share of the peak count the matrix products alone.\n", style="dim")
-    if not ratios:
-        return
-    comparisons = table(
-        f"{group}: ratios, round by round", "case", "ratio", "to", "quartiles", "target", "met"
-    )
-    comparisons.columns[2].justify = "left"
+    header = ["case", "output", "median ms", "quartiles", "M vectors/s", "GFLOP/s", "of peak"]
+    return table(header, rows, title=f"{group}: times")
+
+
+def _comparisons(group: str, ratios: Sequence[Ratio]) -> Table:
+    rows = []
     for r in ratios:
         low, high = quartiles(r.rounds)
         faster = r.against.measure == "speed-up"
-        target = "" if r.against.target is None else f"{'≥' if faster else '≤'} {r.against.target:g}×"
-        comparisons.add_row(
-            r.case.name,
-            f"{r.median:.2f}×",
-            f"{'as fast as' if faster else 'the time of'} {r.against.baseline}",
-            f"{low:.2f} – {high:.2f}",
-            target,
-            {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[r.met],
+        rows.append(
+            [
+                r.case.name,
+                f"{r.median:.2f}×",
+                f"{'as fast as' if faster else 'the time of'} {r.against.baseline}",
+                f"{low:.2f} – {high:.2f}",
+                "" if r.against.target is None else f"{'≥' if faster else '≤'} {r.against.target:g}×",
+                {None: Text(""), True: Text("yes", "green"), False: Text("no", "red")}[r.met],
+            ]
         )
-    console.print(comparisons)
-
-
-def table(title: str, *headings: str) -> Table:
-    """An empty table: names to the left, numbers to the right."""
-    empty = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for i, heading in enumerate(headings):
-        empty.add_column(heading, justify="right" if i else "left")
-    return empty
+    header = ["case", "ratio", "to", "quartiles", "target", "met"]
+    return table(header, rows, title=f"{group}: ratios, round by round")
 
 
 def as_dict(timings: Sequence[Timing], ratios: Sequence[Ratio]) -> dict[str, Any]:
-    """A group for JSON: every time in seconds and every ratio."""
+    """Return a group for JSON: every time in seconds and every ratio."""
     peak = timings[0].flops_per_second
     return {
         "timings": [

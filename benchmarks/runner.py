@@ -1,4 +1,4 @@
-"""Timing: all cases of a group in turns, so that whatever else the machine does hits them alike."""
+"""Timing: all cases of a group in alternation, so that other load on the machine hits them alike."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Ratio", "Timing", "choose", "measure", "ratios"]
 
 WARM_UP = 2
 
-Call = tuple[bool, int]  # whether it is timed, and the number of the case
+Call = tuple[bool, int]  # whether it is timed, and the index of the case
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one case.
+    """Times of one case.
 
     Attributes:
         case: the case.
-        shape: of its output.
-        seconds: one time a round.
+        shape: shape of its output.
+        seconds: one time per round.
     """
 
     case: Case
@@ -43,13 +43,13 @@ class Timing:
 
     @property
     def flops_per_second(self) -> float:
-        """Operations of the matrix products a second, at the median."""
+        """Operations of the matrix products per second, at the median."""
         return self.case.flops / self.median
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One comparison, made round by round: times of one round have met the same machine."""
+    """One comparison, made round by round: times of one round were measured under the same load."""
 
     case: Case
     against: Against
@@ -63,12 +63,12 @@ class Ratio:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; ``None`` where there is none."""
+        """Whether the target is reached; ``None`` without a target."""
         return self.against.met(self.median)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The first and the third, as the spread of a measurement."""
+    """Return the first and the third quartile."""
     if len(values) == 1:
         return values[0], values[0]
     first, _, third = quantiles(values, n=4, method="inclusive")
@@ -76,7 +76,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def choose(cases: Iterable[Case], pattern: str | None) -> list[Case]:
-    """Cases with the pattern in ``group/name`` (``*`` and ``?`` allowed), and those they compare with."""
+    """Return the cases with the pattern in ``group/name`` (``*`` and ``?`` allowed), and their baselines."""
     cases = list(cases)
     if pattern is None:
         return cases
@@ -91,17 +91,17 @@ def measure(
     rounds: int,
     track: Callable[[Sequence[Call]], Iterable[Call]] = lambda calls: calls,
 ) -> list[Timing]:
-    """Time the cases of one group, and the peak, in turns: the peak comes first in the result.
+    """Time the cases of one group, and the peak, in alternation; the peak comes first in the result.
 
     Args:
         cases: the cases.
-        rounds: how often each is timed, after a warm-up, or less often if a case says so.
-        track: wraps the list of calls, to show how far it is.
+        rounds: rounds after the warm-up, or fewer if a case says so.
+        track: wraps the list of calls, to show progress.
     """
     rounds = min([rounds, *(case.rounds for case in cases if case.rounds)])
     cases = [PEAK, *cases]
     shuffled, numbers = random.Random(0).sample, range(len(cases))
-    # A new order every round: no case always follows the same other.
+    # A new order every round, so that no case always follows the same case.
     calls = [(turn >= WARM_UP, i) for turn in range(WARM_UP + rounds) for i in shuffled(numbers, len(cases))]
     shapes: list[tuple[int, ...]] = [()] * len(cases)
     seconds: list[list[float]] = [[] for _ in cases]
@@ -126,7 +126,7 @@ def _time(function: Callable[[], Any]) -> tuple[float, tuple[int, ...]]:
 
 
 def ratios(timings: Sequence[Timing]) -> list[Ratio]:
-    """All comparisons whose two sides were measured."""
+    """Return all comparisons whose two sides were measured."""
     by_name = {timing.case.name: timing for timing in timings}
     found = []
     for mine in timings:

@@ -1,8 +1,8 @@
-"""Softmax over very many classes: 40 of them drawn for each of 700 queries, d = 200, 256 features; a training step.
+"""Softmax over very many classes: 40 classes drawn per query for 700 queries, d = 200, 256 features; a training step.
 
-All numbers of classes are in one group, so that their times are of the same rounds. Leaves of 4 classes are what a
-million of them get by default, leaves of 1 what the others do. The exact sampler is ours too: one matrix product, an
-exponential and sums for all classes, by blocks of queries. FLOPs are those of its products, and for the tree those of
+All numbers of classes are in one group, so that their times come from the same rounds. Leaves of 4 classes are the
+default for a million classes, leaves of 1 for fewer. The exact sampler belongs to this library, too: one matrix
+product, an exponential and sums over all classes, in blocks of queries. FLOPs count its products, and for the tree
 the features in the leaves.
 """
 
@@ -53,7 +53,7 @@ def draws(sampler: hrf.sampling.Sampler) -> Timed:
 def step(
     loss: Callable[[Tensor, Tensor, Tensor], Tensor], after: Callable[[Tensor], Any] | None = None
 ) -> Timed:
-    """Loss, gradients of hidden states and weight, a step of SGD, and what comes after it."""
+    """Build a step: loss, gradients of hidden states and weight, SGD, then the call ``after``."""
     with torch.inference_mode(False):
         hidden, weight = vectors(QUERIES, seed=1).requires_grad_(), nn.Parameter(vectors(TRAINED, seed=2))
         targets = torch.randint(TRAINED, (QUERIES,), generator=torch.Generator().manual_seed(3))
@@ -87,7 +87,7 @@ def named(n_classes: int, leaf_size: int) -> str:
 
 
 def drawing(n_classes: int) -> list[Case]:
-    """Draws from so many classes; targets are for the largest number."""
+    """Return the cases that draw from this many classes; targets are for the largest number."""
     exact = f"ExactSoftmaxSampler, {n_classes:,} classes"
 
     def case(name: str, setup: Callable[[], Timed], flops: float, *against: Against) -> Case:
@@ -116,12 +116,13 @@ def drawing(n_classes: int) -> list[Case]:
     ]
 
 
-TRAINING_FLOPS = 6.0 * QUERIES * DIM  # a class: logits, and gradients of hidden states and weight
+TRAINING_FLOPS = 6.0 * QUERIES * DIM  # per class: logits, and gradients of hidden states and weight
 
 
 def training(name: str, setup: Callable[[], Timed], classes: int, target: float | None = None) -> Case:
     against = () if name == FULL else (faster_than(FULL, at_least=target),)
-    return Case(name, TRAINING, setup, flops=TRAINING_FLOPS * classes, against=against)
+    flops = TRAINING_FLOPS * classes
+    return Case(name, TRAINING, setup, flops=flops, against=against, own=name != FULL)
 
 
 CASES = (

@@ -22,10 +22,8 @@ INSTALL = "pip install 'hybrid-random-features[bench]'"
 
 try:
     import torch
-    from rich import box
     from rich.console import Console
     from rich.progress import track
-    from rich.table import Table
     from torch import Tensor
     from torch.nn import functional as F
 
@@ -33,6 +31,7 @@ try:
     from benchmarks import minilm
     from hrf.integrations.transformers import convert
     from hrf.integrations.transformers.convert import FITS
+    from hrf.report import folder, table, write
 except ModuleNotFoundError as error:
     sys.exit(f"this example needs {error.name}: {INSTALL}")
 
@@ -45,7 +44,7 @@ clustered = partial(hrf.ClusteredHybrid.fit, base="separable", n_clusters=(64, 6
 
 
 class Candidate(NamedTuple):
-    """A kind of map, and the mean cosine that it has to reach."""
+    """A kind of map, and the mean cosine that it should reach."""
 
     name: str
     feature_map: Any
@@ -61,29 +60,21 @@ CANDIDATES = (
 
 
 def passages(tokenizer: Any, split: str, lengths: Sequence[int]) -> list[Tensor]:
-    """Passages of WikiText-2 with these numbers of tokens, ``(1, tokens)`` each."""
+    """Return passages of WikiText-2 with these numbers of tokens, ``(1, tokens)`` each."""
     texts = minilm.passages(minilm.read_text(split), len(lengths), LONGEST * minilm.CHARACTERS)
     return [minilm.encode(tokenizer, text, tokens) for text, tokens in zip(texts, lengths, strict=True)]
 
 
 @torch.inference_mode()
 def embeddings(model: Any, batches: Sequence[Tensor]) -> Tensor:
-    """The mean of a passage's last hidden states, with length 1: ``(passages, width)``."""
+    """Return the mean of each passage's last hidden states, normalised: ``(passages, width)``."""
     steps = track(batches, description="embedding", console=Console(stderr=True), transient=True)
     means = [model(input_ids=ids).last_hidden_state.mean(1) for ids in steps]
     return F.normalize(torch.cat(means), dim=-1)
 
 
-def table(title: str, headings: Sequence[str]) -> Table:
-    """An empty table, with words in its first column and numbers in the others."""
-    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in headings:
-        grid.add_column(heading, justify="right" if grid.columns else "left", no_wrap=True)
-    return grid
-
-
 def measure_quality() -> dict[str, dict[str, float]]:
-    """Convert the model with each kind of map, and compare its embeddings with the exact ones."""
+    """Convert the model with each kind of map, and compare its embeddings with the exact model's."""
     tokenizer, model = minilm.load()
     model.double()  # the angular hybrid is so far off that float32 overflows
     fit = passages(tokenizer, "train", [LONGEST] * FIT_PASSAGES)
@@ -106,25 +97,23 @@ def measure_quality() -> dict[str, dict[str, float]]:
 
 
 def show_quality(console: Console, found: dict[str, dict[str, float]]) -> None:
-    """Print what `measure_quality` found."""
-    grid = table(
-        f"MiniLM-L6: embeddings of {TEST_PASSAGES} passages against those of exact attention",
-        ["attention", "mean cosine", "target", "least", "median error of heads", "pairs exact"],
-    )
+    """Print the results of `measure_quality`."""
+    rows = []
     for name, _, target in CANDIDATES:
         row, aim = found[name], ""
         if target is not None:
             aim = f"{target:g} {'met' if row['mean'] >= target else 'missed'}"
         exact = f"{row['exact_share']:.1%}" if row["exact_share"] else ""
-        grid.add_row(
-            name, f"{row['mean']:.3f}", aim, f"{row['least']:.3f}", f"{row['median_error']:.2g}", exact
-        )
-    console.print(grid)
+        error = f"{row['median_error']:.2g}"
+        rows.append([name, f"{row['mean']:.3f}", aim, f"{row['least']:.3f}", error, exact])
+    header = ["attention", "mean cosine", "target", "smallest", "median error of heads", "pairs exact"]
+    title = f"MiniLM-L6: embeddings of {TEST_PASSAGES} passages, compared with exact attention"
+    console.print(table(header, rows, title=title))
 
 
 @torch.inference_mode()
 def measure_times() -> dict[str, dict[str, float]]:
-    """Time of exact attention over ours, on queries, keys and values of a layer, repeated to each length."""
+    """Measure the time of exact attention over ours, on inputs of one layer, repeated to each length."""
     texts = minilm.passages(minilm.read_text("train"), FIT_PASSAGES, LONGEST * minilm.CHARACTERS)
     layer = minilm.inputs(texts, LONGEST)[minilm.N_LAYERS // 2]
     tokens = [u.movedim(1, 0).flatten(1, 2).float() for u in layer]  # (heads, tokens, d)
@@ -144,30 +133,28 @@ def measure_times() -> dict[str, dict[str, float]]:
 
 
 def show_times(console: Console, found: dict[str, dict[str, float]]) -> None:
-    """Print what `measure_times` found."""
-    grid = table("Exact attention takes … times as long", ["attention", *(f"L = {n}" for n in LENGTHS)])
-    for name, ratios in found.items():
-        grid.add_row(name, *(f"{ratio:.2f}" for ratio in ratios.values()))
-    console.print(grid)
+    """Print the results of `measure_times`."""
+    rows = [[name, *(f"{ratio:.2f}" for ratio in ratios.values())] for name, ratios in found.items()]
+    header = ["attention", *(f"L = {n}" for n in LENGTHS)]
+    console.print(table(header, rows, title="Exact attention takes … times as long"))
 
 
 PARTS = {"quality": (measure_quality, show_quality), "times": (measure_times, show_times)}
 
 
 def record(path: Path, part: str, found: dict[str, dict[str, float]]) -> None:
-    """Put the numbers of a part into the file, beside those of the other."""
+    """Write the numbers of one part to the file, which keeps the numbers of the other."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(known | {part: found}, indent=1, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    folder(path.parent)
+    write(path, (json.dumps(known | {part: found}, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def best_times(
     calls: dict[str, Callable[[], Tensor]], rounds: int = 3, budget: float = 5.0
 ) -> dict[str, float]:
-    """The shortest time of each, in turns, so that whatever else the machine does hits them alike.
+    """Return the shortest time per call, measured in alternation so that other load hits all calls alike.
 
-    At least some rounds, and as many as there are seconds for.
+    At least ``rounds`` rounds, and more until ``budget`` seconds have passed.
     """
     best, begin = dict.fromkeys(calls, math.inf), perf_counter()
     while rounds > 0 or perf_counter() - begin < budget:
@@ -180,7 +167,7 @@ def best_times(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 2 if something that is needed is missing."""
+    """Run the command line; return 2 if data or a library is missing."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.minilm",
         description="Text embeddings of MiniLM-L6 with its attention replaced by linear attention.",

@@ -22,11 +22,23 @@ def inputs():
     return [torch.randn(2, 10, 4, dtype=torch.float64, generator=generator) for _ in range(3)]
 
 
+class Fixed(hrf.FeatureMap):
+    """A map with given estimates, whatever the vectors are."""
+
+    def __init__(self, kernel, log_scale=0.0):
+        super().__init__()
+        self.known = Features(kernel, torch.full_like(kernel, log_scale))
+
+    def scaled_estimate(self, x, y):
+        return self.known
+
+
 def test_exact_kernel_has_no_error_at_any_scale(inputs):
     q, k, v = inputs
-    errors, floored = measure.output_errors(
-        Features(7 * (q @ k.mT).exp(), torch.full((2, 10, 10), 1e3)), v, measure.attention(q, k, v)
-    )
+    exact = measure.attention(q, k, v)
+    # The bound of the denominators is far below, so that none is clamped.
+    phi = Fixed(7 * (q @ k.mT).exp(), 1e3)
+    errors, floored = measure.output_errors(phi, minilm.Attention(q, k, v), exact)
     assert errors.shape == (2,)
     assert errors.max() < 1e-14
     assert floored.max() == 0
@@ -34,18 +46,19 @@ def test_exact_kernel_has_no_error_at_any_scale(inputs):
 
 def test_error_is_relative_to_the_output_of_each_head():
     values, exact = torch.tensor([[[3.0], [5.0]]]), torch.tensor([[[2.0], [2.0]]])
-    ones = Features(torch.ones(1, 2, 2), torch.zeros(1, 2, 2))
-    errors, _ = measure.output_errors(ones, values, exact)  # outputs 4 and 4
+    origin = torch.zeros(1, 2, 3)
+    inputs = minilm.Attention(origin, origin, values)
+    errors, _ = measure.output_errors(Fixed(torch.ones(1, 2, 2)), inputs, exact)  # outputs 4 and 4
     assert errors.tolist() == pytest.approx([1.0])
 
 
-@pytest.mark.parametrize("row", [[1.0, -1.0], [1.0, -3.0], [1.0, -0.9999]])
+@pytest.mark.parametrize("row", [[1.0, -1.0], [1.0, -3.0], [1.0, -0.999]])
 def test_denominators_below_the_floor_are_set_to_it_and_counted(row):
     kernel, values = torch.tensor([[row, [1.0, 1.0]]]).double(), torch.tensor([[[2.0], [4.0]]]).double()
     exact = torch.tensor([[[0.0], [3.0]]]).double()  # the second row is right
-    errors, floored = measure.output_errors(Features(kernel, torch.zeros_like(kernel)), values, exact)
-    size = abs(row[0]) + abs(row[1])
-    assert errors.item() == pytest.approx(abs(2 * row[0] + 4 * row[1]) / (FLOOR * size) / 3)
+    origin = torch.zeros(1, 2, 3).double()  # all kernel values are 1: the denominators are 2
+    errors, floored = measure.output_errors(Fixed(kernel), minilm.Attention(origin, origin, values), exact)
+    assert errors.item() == pytest.approx(abs(2 * row[0] + 4 * row[1]) / (2 * FLOOR) / 3)
     assert floored.item() == 0.5
 
 

@@ -1,9 +1,9 @@
-"""Maps against the attention of a trained Transformer: ``python -m benchmarks.quality``.
+"""Errors of maps on the attention of a trained Transformer: ``python -m benchmarks.quality``.
 
-Queries, keys and values are those of MiniLM-L6 (6 layers × 12 heads, d = 32) on a passage of WikiText-2's
-test text (``minilm.py``). Maps that are fitted have seen other text only, passages of the training part;
-clustered maps of residuals then move their key centres to the means of the sequence at hand.
+Queries, keys and values come from MiniLM-L6 (6 layers × 12 heads, d = 32) on a passage of WikiText-2's test text
+(``minilm.py``). Fitted maps have seen passages of the training text only; clustered maps of residuals then move their
+key centres to the means of the sequence at hand.
 
-``candidates.py`` makes the maps, ``measure.py`` their errors, ``flops.py`` counts operations, ``advisor.py`` asks
-whether `hrf.advise` picks well, ``costs.py`` times fitting and advice, ``table.py`` prints.
+``candidates.py`` builds the maps, ``measure.py`` measures their errors, ``flops.py`` counts operations, ``advisor.py``
+judges the picks of `hrf.advise`, ``costs.py`` times fitting and advice, ``table.py`` prints.
 """

@@ -22,6 +22,7 @@ try:
     from benchmarks.quality.flops import exact_flops
     from benchmarks.quality.workers import CORES
     from hrf.advice.errors import FLOOR
+    from hrf.report import folder, write
 except ModuleNotFoundError as error:
     sys.exit(f"this benchmark needs {error.name}: {INSTALL}")
 
@@ -54,7 +55,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def capture(tokens: int) -> list[minilm.Attention]:
-    """What the attention of every layer gets: a passage of test text, then those to fit to."""
+    """Capture the inputs of attention in every layer: a passage of test text, then the passages to fit to."""
     length = tokens * minilm.CHARACTERS
     parts = (("test", 1), ("train", FIT_PASSAGES))
     texts = [text for split, n in parts for text in minilm.passages(minilm.read_text(split), n, length)]
@@ -62,7 +63,7 @@ def capture(tokens: int) -> list[minilm.Attention]:
 
 
 def run(layers: Sequence[int], tokens: int, out: Path) -> None:
-    """All of it."""
+    """Measure, print and write everything."""
     threads = min(CORES, os.cpu_count() or 1)
     torch.set_num_threads(threads)
     start = perf_counter()
@@ -108,14 +109,13 @@ def run(layers: Sequence[int], tokens: int, out: Path) -> None:
         "fit_seconds": fits,
         "seconds": elapsed,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "attention_quality.json"
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path = folder(out) / "attention_quality.json"
+    write(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
     console.print(f"Written to {path} after {elapsed:.0f} s")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 2 if something that is needed is missing."""
+    """Run the command line; return 2 if data or a library is missing."""
     args = arguments(argv)
     try:
         run(args.layers, args.tokens, args.out)

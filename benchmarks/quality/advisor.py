@@ -1,8 +1,8 @@
-"""Does `hrf.advise` pick well? For every head it sees passages of training text, and the passage of test text judges.
+"""Quality of the picks of `hrf.advise`: per head it sees training text, and a passage of test text is the judge.
 
-The advisor gets queries, keys and values of a head and a budget of 256 active features. All maps that it ranks, which
-are those within the budget, are then measured on the other passage; what it shows apart (centres that move with the
-keys, exact pairs) costs more and is not compared. A pick is good if its error is within a tenth of the least.
+The advisor gets queries, keys and values of a head and a budget of 256 active features. All maps that it ranks, the
+maps within the budget, are then measured on the test passage; maps that it shows apart (centres that move with the
+keys, exact pairs) cost more and are not compared. A pick is good if its error is within a tenth of the smallest.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["AIM", "Pick", "pick_maps", "within_a_tenth"]
 
 BUDGET = 256
 AIM = 0.8  # of the heads
-DRAWS = 5  # of ω, on the other passage
+DRAWS = 5  # of ω, on the test passage
 NEARLY = 1.1
 
 
 class Pick(NamedTuple):
-    """What was advised for a head, and what would have been best.
+    """The advised map for one head, and the map that would have been best.
 
     Attributes:
-        name: of the map that the advisor ranks first.
-        error: of its attention output on the other passage.
-        best: the map with the least error there.
-        least: that error.
+        name: name of the map that the advisor ranks first.
+        error: error of its attention output on the test passage.
+        best: name of the map with the smallest error there.
+        least: the smallest error.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Pick(NamedTuple):
 
 
 def pick_map(head: tuple[Tensor, Tensor, Tensor]) -> Pick:
-    """Advice for one head from all passages but the first, judged by the first; tensors are ``(N, L, d)``."""
+    """Get advice for one head from all passages but the first and judge it by the first; tensors are ``(N, L, d)``."""
     advice = hrf.advise(*(u[1:].flatten(0, 1) for u in head), budget=BUDGET)
     queries, keys, values = (u[0] for u in head)
     passage = Problem(queries, keys, values, "output")
@@ -60,7 +60,7 @@ def pick_map(head: tuple[Tensor, Tensor, Tensor]) -> Pick:
 
 
 def pick_maps(captured: Sequence[Attention], layers: Sequence[int]) -> dict[int, list[Pick]]:
-    """Picks for all heads of some layers, counted from 1."""
+    """Return the picks for all heads of the given layers, counted from 1."""
     heads = {layer: [*zip(*(u.unbind(1) for u in captured[layer - 1]), strict=True)] for layer in layers}
     with pool() as workers:
         found = {layer: workers.map(pick_map, of_layer) for layer, of_layer in heads.items()}
@@ -68,7 +68,7 @@ def pick_maps(captured: Sequence[Attention], layers: Sequence[int]) -> dict[int,
 
 
 def within_a_tenth(picks: dict[int, list[Pick]]) -> tuple[float, str]:
-    """The share of good picks, and sentences about them."""
+    """Return the share of good picks, and a sentence about them."""
     every = [pick for of_layer in picks.values() for pick in of_layer]
     share = sum(pick.good for pick in every) / len(every)
     names = ", ".join(f"{name} {count}×" for name, count in Counter(p.name for p in every).most_common())

@@ -1,6 +1,6 @@
-"""What is compared: families of maps for the heads of a layer, each 256 features wide (a block, if clustered).
+"""Families of maps for the heads of a layer, each 256 features wide (per block, if clustered).
 
-Clustered maps of residuals share their clusters, so that the base alone makes the difference.
+Clustered maps of residuals share their clusters, so that they differ in the base alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hrf.fitting import fit_residuals, samples
 
 __all__ = ["FAMILIES", "POSITIVE", "SEPARABLE", "SHIFTED", "Candidate", "Setting"]
 
-WIDTH = 256  # features of a plain map, and of a block of a clustered one
+WIDTH = 256  # features of a plain map, and of one block of a clustered map
 DRAWS = 5  # of ω; the error is their mean
 EXACT_SHARE = 0.1
 
@@ -26,11 +26,11 @@ SHIFTED, SEPARABLE = "clustered 16×16, shifted", "clustered 64×64, separable"
 
 
 class Setting(NamedTuple):
-    """One layer: what maps are fitted to, and what they are measured on.
+    """Data of one layer, to fit to and to measure on.
 
     Attributes:
         fit: queries and keys ``(N, H, L, d)`` of the passages to fit to.
-        test: queries, keys and values ``(H, L, d)``.
+        test: queries, keys and values ``(H, L, d)`` to measure on.
         generator: the source of ω.
     """
 
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A map for all heads of a layer, or for a slice of them, and how many draws of ω to average."""
+    """A map for all heads of a layer, or for a slice of the heads, and the number of draws of ω to average."""
 
     name: str
     map: hrf.FeatureMap
@@ -52,7 +52,7 @@ Family = Callable[[Setting], Iterator[Candidate]]
 
 
 def plain_maps(setting: Setting) -> Iterator[Candidate]:
-    """Maps without clusters."""
+    """Yield maps without clusters."""
     queries, keys, _ = setting.fit
     heads, dim = queries.shape[-3], queries.shape[-1]
     common: dict[str, Any] = {"heads": heads, "generator": setting.generator}
@@ -69,9 +69,9 @@ def plain_maps(setting: Setting) -> Iterator[Candidate]:
 
 
 def residual_maps(setting: Setting, n: int) -> Iterator[Candidate]:
-    """Clustered maps whose features are those of the residuals, without and with exact pairs.
+    """Yield clustered maps with features of the residuals, without and with exact pairs.
 
-    Those of ``shifted`` and ``shrunk`` are FAVOR#'s; a row more has positive features instead.
+    ``shifted`` and ``shrunk`` use the features of FAVOR#; one more row has positive features instead.
     """
     queries, keys, _ = setting.fit
     heads = queries.shape[-3]
@@ -98,13 +98,13 @@ def residual_maps(setting: Setting, n: int) -> Iterator[Candidate]:
 def pair_maps(
     setting: Setting, n: int, kinds: Sequence[str], heads: Sequence[int] | None = None
 ) -> Iterator[Candidate]:
-    """Clustered maps with an A for each pair of clusters. The centres decide nothing else, so they stay.
+    """Yield clustered maps with one matrix A per pair of clusters; their key centres do not move.
 
     Args:
         setting: the layer.
         n: clusters of queries, and of keys.
-        kinds: of the diagonal A: ``real``, or ``complex``, whose estimates have signs.
-        heads: the only ones to measure, one after the other, where all at once are too many.
+        kinds: kinds of the diagonal A: ``real``, or ``complex``, whose estimates have signs.
+        heads: heads to measure, one by one, where all at once are too many.
     """
     queries, keys, _ = setting.fit
     n_heads = queries.shape[-3]
@@ -125,7 +125,7 @@ def pair_maps(
                 yield Candidate(f"clustered {n}×{n}, {base}, {kind} A", phi, draws=1, heads=part)
 
 
-# 4,096 maps a head take seconds each, so two heads of a layer stand for all.
+# 4,096 maps per head take seconds each, so two heads per layer stand for all.
 FAMILIES: tuple[Family, ...] = (
     plain_maps,
     partial(pair_maps, n=16, kinds=("complex", "real")),

@@ -1,4 +1,4 @@
-"""What fitting and advice cost: seconds, and for advice the growth of the process in memory."""
+"""Cost of fitting and advice: seconds, and for advice the memory that the process grows by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hrf
 from benchmarks.minilm import Attention
 from benchmarks.quality.candidates import WIDTH
 from benchmarks.quality.workers import pool
-from hrf.features.cluster_fit import BASES
+from hrf.features.clustered import BASES
 
 __all__ = ["ADVICE_GIGABYTES", "ADVICE_SECONDS", "FIT_SECONDS", "AdviceCost", "advice_cost", "fit_seconds"]
 
@@ -24,14 +24,14 @@ ADVICE_SECONDS, ADVICE_GIGABYTES = 60.0, 2.0  # aimed at for 10,000 queries and 
 
 
 class AdviceCost(NamedTuple):
-    """Of one call of `hrf.advise`: seconds, and by how much the process grew."""
+    """Cost of one call of `hrf.advise`: seconds, and the growth of the process in gigabytes."""
 
     seconds: float
     gigabytes: float
 
 
 def fit_seconds(layer: Attention, repeats: int = 5) -> dict[str, float]:
-    """Least time to fit 16 × 16 clusters to one passage, all heads of a layer, by base: load only adds to it."""
+    """Measure the shortest time, by base, to fit 16 × 16 clusters to one passage, all heads of a layer."""
     queries, keys = layer.queries[0], layer.keys[0]
     seconds = {}
     for base in BASES:
@@ -47,7 +47,7 @@ def fit_seconds(layer: Attention, repeats: int = 5) -> dict[str, float]:
 
 
 def advice_cost(threads: int, size: int = 10_000, dim: int = 64) -> AdviceCost:
-    """Measured in a process of its own, so that nothing else is counted."""
+    """Measure advice in a process of its own, so that nothing else is counted."""
     with pool(1, threads) as worker:
         return worker.submit(_advise_once, size, dim).result()
 
@@ -66,13 +66,13 @@ def _advise_once(size: int, dim: int) -> AdviceCost:
 
 
 def _peak() -> int:
-    """Most bytes that this process has held so far; Linux keeps count since it was started."""
+    """Return the peak memory of this process in bytes, as Linux records it."""
     (kilobytes,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return 1024 * int(kilobytes)
 
 
 def sentences(fits: dict[str, float], advice: AdviceCost, shape: Sequence[int]) -> list[str]:
-    """What was measured, and whether it is what is aimed at."""
+    """Say what was measured, and whether the targets are met."""
     slow = [base for base, seconds in fits.items() if seconds > FIT_SECONDS]
     times = ", ".join(f"{base} {seconds:.2f} s" for base, seconds in fits.items())
     heads, tokens, dim = shape

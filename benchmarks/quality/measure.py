@@ -1,8 +1,8 @@
-"""The error of a map in each head of a layer: ‖Ô − O‖_F/‖O‖_F for the attention output O, averaged over draws of ω.
+"""Error of a map in each head of a layer: ‖Ô − O‖_F/‖O‖_F for the attention output O, averaged over draws of ω.
 
-Ô has denominators Σ K̂ of a row, but at least a thousandth of Σ|K̂| (`hrf.advice.errors`): otherwise a row whose
-signed estimates cancel would decide everything. Where the share of such rows is large, the error is about inverse to
-that floor: read it as "useless".
+Ô is the output of `hrf.attention`: denominators Σ K̂ that are negative, or below a thousandth of the least they can
+be, are clamped (`hrf.Denominator`). Where the share of such rows is large, the error is roughly inverse to that floor:
+read it as "useless".
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from benchmarks.minilm import Attention
 from benchmarks.quality.candidates import FAMILIES, Candidate, Setting
 from benchmarks.quality.flops import attention_flops
 from benchmarks.quality.workers import pool
-from hrf.advice.errors import relative_errors, weights_of
-from hrf.features.base import Features
+from hrf.advice.errors import attention_weights, relative_errors
 
 __all__ = ["Outcome", "measure_layers"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured of a method.
+    """Errors and costs of one method.
 
     Attributes:
-        draws: of ω that were averaged; 0 for what is not random.
-        width: features of a token; of a block, for clustered maps.
-        errors: of every measured head, by layer.
-        floored: the share of rows with a denominator below the floor.
-        flops: a token of the whole attention.
-        exact: the share of pairs of tokens that are computed exactly.
+        draws: draws of ω that were averaged; 0 for methods without randomness.
+        width: features per token; per block, for clustered maps.
+        errors: error of every measured head, by layer.
+        floored: share of rows with a denominator below the floor.
+        flops: operations per token of the whole attention.
+        exact: share of pairs of tokens that are computed exactly.
     """
 
     draws: int
@@ -46,7 +45,7 @@ class Outcome:
     exact: float = 0.0
 
     def layer(self, layer: int) -> float:
-        """The median over the heads of a layer."""
+        """Return the median over the heads of a layer."""
         return median(self.errors[layer])
 
     @property
@@ -56,12 +55,12 @@ class Outcome:
 
     @property
     def n_heads(self) -> int:
-        """How many heads of a layer were measured."""
+        """Number of heads measured per layer."""
         return len(next(iter(self.errors.values())))
 
 
 def merged(parts: Sequence[Outcome]) -> Outcome:
-    """One outcome of a method from those of its layers, and of heads that were measured one by one."""
+    """Merge the outcomes of one method over layers, and over heads that were measured one by one."""
     errors: dict[int, list[float]] = {}
     for part in parts:
         for layer, found in part.errors.items():
@@ -72,31 +71,33 @@ def merged(parts: Sequence[Outcome]) -> Outcome:
     return Outcome(parts[0].draws, parts[0].width, errors, *means)
 
 
-def output_errors(estimate: Features, values: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
-    """The error of the output of each head, and the share of its rows with a denominator below the floor."""
-    weights, floored = weights_of(estimate)
+def output_errors(phi: hrf.FeatureMap, inputs: Attention, exact: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the error of the output per head, and the share of its rows with a denominator below the floor."""
+    queries, keys, values = inputs
+    weights, floored = attention_weights(phi, queries, keys)
     return relative_errors(weights @ values, exact), floored.double().mean(-1)
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Exact attention: softmax(QKᵀ)V."""
+    """Compute exact attention: softmax(QKᵀ)V."""
     return (queries @ keys.mT).softmax(-1) @ values
 
 
 def block_width(phi: hrf.FeatureMap) -> int:
-    """Features of a map, or of one block of a clustered one."""
+    """Return the number of features of a map, or of one block of a clustered map."""
     return phi.feature_dim // (phi.n_q * phi.n_k) if isinstance(phi, hrf.ClusteredHybrid) else phi.feature_dim
 
 
 def measure(candidate: Candidate, setting: Setting, layer: int) -> Outcome:
-    """A map in the heads that it is for."""
-    queries, keys, values = (u[candidate.heads] for u in setting.test)
-    phi, exact = candidate.map, attention(queries, keys, values)
+    """Measure a map in the heads that it is for."""
+    inputs = Attention(*(u[candidate.heads] for u in setting.test))
+    queries, keys, values = inputs
+    phi, exact = candidate.map, attention(*inputs)
     errors, floored = [], []
     for draw in range(max(1, candidate.draws)):
         if draw:
             phi.redraw_(setting.generator)
-        error, share = output_errors(phi.scaled_estimate(queries, keys), values, exact)
+        error, share = output_errors(phi, inputs, exact)
         errors.append(error)
         floored.append(share)
     share_exact = phi.exact_share(queries, keys) if isinstance(phi, hrf.ClusteredHybrid) else 0.0
@@ -111,15 +112,14 @@ def measure(candidate: Candidate, setting: Setting, layer: int) -> Outcome:
 
 
 def uniform(setting: Setting, layer: int) -> Outcome:
-    """Attention that ignores queries and keys."""
-    queries, keys, values = setting.test
-    ones = torch.ones(*queries.shape[:-1], keys.shape[-2], dtype=values.dtype)
-    errors, _ = output_errors(Features(ones, torch.zeros_like(ones)), values, attention(*setting.test))
+    """Measure attention that ignores queries and keys."""
+    values, exact = setting.test.values, attention(*setting.test)
+    errors = relative_errors(values.mean(-2, keepdim=True).expand_as(exact), exact)
     return Outcome(0, errors={layer: errors.tolist()}, flops=values.shape[-1])
 
 
 def measure_layer(layer: int, here: Attention) -> dict[str, Outcome]:
-    """All methods in a layer: measured on the first passage, fitted to the others."""
+    """Measure all methods in a layer on the first passage; maps are fitted to all other passages."""
     test, fit = (Attention(*(u[part] for u in here)) for part in (0, slice(1, None)))
     setting = Setting(fit, test, Generator().manual_seed(layer))
     parts = {"uniform": [uniform(setting, layer)]}
@@ -130,7 +130,7 @@ def measure_layer(layer: int, here: Attention) -> dict[str, Outcome]:
 
 
 def measure_layers(captured: Sequence[Attention], layers: Sequence[int]) -> dict[str, Outcome]:
-    """All methods in some layers, counted from 1."""
+    """Measure all methods in the given layers, counted from 1."""
     with pool() as workers:
         found = list(workers.map(measure_layer, layers, [captured[layer - 1] for layer in layers]))
     return {name: merged([of_layer[name] for of_layer in found]) for name in found[0]}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from hrf.advice.cost import Cost, active_width, largest_measured, largest_within
+from hrf.advice.cost import Cost, largest_measured, largest_within
 from hrf.advice.errors import Problem
 from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap
@@ -91,7 +91,7 @@ class Builder(NamedTuple):
 
     def size(self, build: Callable[[int], FeatureMap]) -> int:
         """Return the largest number of projections within the budget."""
-        widest = largest_within(build, active_width, _WIDEST * self.budget)
+        widest = largest_within(build, lambda phi: phi.active_width, _WIDEST * self.budget)
         if self.unit == "time":
             return min(widest, largest_measured(build, self.cost, 1, min(widest, self.budget // 2)))
         return min(widest, largest_within(build, self.cost, 1))

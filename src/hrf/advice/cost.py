@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hrf.features.base import FeatureMap
 
-__all__ = ["UNITS", "Cost", "active_width", "cost_in", "largest_measured", "largest_within", "seconds"]
+__all__ = ["UNITS", "Cost", "cost_in", "largest_measured", "largest_within", "seconds"]
 
 Cost = Callable[[FeatureMap], float]
 
@@ -40,11 +40,6 @@ def cost_in(unit: str, reference: FeatureMap, vectors: Tensor) -> Cost:
     if unit == "width":
         return lambda feature_map: feature_map.active_width / reference.active_width
     return lambda feature_map: feature_map.flops() / reference.flops()
-
-
-def active_width(feature_map: FeatureMap) -> int:
-    """Return `FeatureMap.active_width`, as a cost for `largest_within`."""
-    return feature_map.active_width
 
 
 def largest_within(build: Callable[[int], FeatureMap], cost: Cost, limit: float) -> int:

@@ -26,10 +26,18 @@ from scipy.stats import t as student
 from torch import Generator, Tensor
 
 from hrf import kernels
-from hrf._attention.denominator import Denominator, log_bound
+from hrf._attention.denominator import FLOOR, Denominator, log_bound
 from hrf.features.base import FeatureMap
 
-__all__ = ["OBJECTIVES", "Interval", "Problem", "attention_weights", "predicted_error", "relative_errors"]
+__all__ = [
+    "FLOOR",
+    "OBJECTIVES",
+    "Interval",
+    "Problem",
+    "attention_weights",
+    "predicted_error",
+    "relative_errors",
+]
 
 OBJECTIVES = ("attention", "output", "kernel")
 
