@@ -13,7 +13,7 @@ from benchmarks.quality import __main__ as command
 from benchmarks.quality import advisor, candidates, costs, flops, measure, table
 from benchmarks.quality.measure import Outcome
 from hrf.advice.errors import FLOOR
-from hrf.features.base import Features
+from hrf.numerics import Features
 
 
 @pytest.fixture

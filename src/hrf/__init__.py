@@ -5,7 +5,7 @@ from hrf._attention import AttentionState, Denominator, attention
 from hrf.advice import advise
 from hrf.features import coefficients
 from hrf.features.asymmetric import AsymmetricExponential
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.gaussian import GaussianKernel
@@ -13,6 +13,7 @@ from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
 from hrf.features.mixture import GaussianMixture
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.features.storage import load
+from hrf.numerics import Features
 from hrf.projections import Projections
 
 __version__ = "0.1.0"

@@ -77,9 +77,11 @@ def common_scale(features: Sequence[Features]) -> tuple[list[Tensor], Tensor]:
     return [f.values * (s - finite(scale)).exp() for f, s in zip(features, scales, strict=True)], scale
 
 
-def half_square(x: Tensor) -> Tensor:
-    """‖x‖²/2 per row: ``(..., L, d) -> (..., L, 1)``."""
-    if x.requires_grad or is_traced():  # the norm has no second derivative at 0
+def half_square(x: Tensor, traced: bool | None = None) -> Tensor:
+    """‖x‖²/2 per row: ``(..., L, d) -> (..., L, 1)``; ``traced`` spares a call of `is_traced` where it is known."""
+    if x.requires_grad or (
+        is_traced() if traced is None else traced
+    ):  # the norm has no second derivative at 0
         return x.square().sum(-1, keepdim=True) / 2
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / 2
 
@@ -98,9 +100,9 @@ def can_look(x: Tensor) -> bool:
     return x.is_cpu and not is_traced()
 
 
-def check_finite(sums: Tensor, x: Tensor, name: str) -> None:
-    """Refuse ``x`` if any of ``sums``, which its values enter, is not finite."""
-    if not sums.is_cpu or is_traced():
+def check_finite(sums: Tensor, x: Tensor, name: str, traced: bool | None = None) -> None:
+    """Refuse ``x`` if any of ``sums``, which its values enter, is not finite; ``traced`` as in `half_square`."""
+    if not sums.is_cpu or (is_traced() if traced is None else traced):
         return
     total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
     if not total.isfinite():

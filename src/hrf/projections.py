@@ -32,7 +32,7 @@ from scipy.stats import qmc
 from torch import Generator, Tensor, nn
 from typing_extensions import Self, override
 
-from hrf.checks import check_count as check_count
+from hrf.checks import check_count
 from hrf.registry import Registered
 
 __all__ = ["KINDS", "Projections", "draw"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap
+from hrf.numerics import Features
 
 
 def reference(

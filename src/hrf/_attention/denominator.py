@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hrf._attention.inputs import Inputs
-from hrf.features.base import FeatureMap, half_square
+from hrf.features.base import FeatureMap
+from hrf.numerics import half_square
 
 __all__ = [
     "FLOOR",

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hrf.features.base import Features
+from hrf.numerics import Features
 
 __all__ = ["LabelBlocks", "Part", "joined", "nothing", "parts", "with_ones"]
 
@@ -58,7 +58,12 @@ class LabelBlocks(NamedTuple):
         # Sorted tokens of a segment are neighbours, and so are their places: the two differ by a constant.
         gap = (n_blocks * size - counts).cumsum(0) - (n_blocks * size - counts)
         gaps = gap.repeat_interleave(counts)
-        order = own.to(_least_integer(n_segments)).sort(stable=True).indices[: len(gaps)]
+        # The narrowest dtype is sorted fastest.
+        order = (
+            own.to(torch.int16 if n_segments < 1 << 15 else torch.int32)
+            .sort(stable=True)
+            .indices[: len(gaps)]
+        )
         ranked = torch.arange(len(gaps), device=labels.device) + gaps
         tokens = torch.arange(n_rows * length, device=labels.device).view(n_rows, 1, length)
         members = order.new_full((int(n_blocks.sum()) * size,), -1)
@@ -116,11 +121,6 @@ class LabelBlocks(NamedTuple):
         shift = (start - (flat.cumsum(0) - flat)).repeat_interleave(flat)
         tokens = self.members[self.filled]  # segment by segment
         return tokens[shift + torch.arange(len(shift), device=shift.device)], counts.sum(-1).flatten()
-
-
-def _least_integer(largest: int) -> torch.dtype:
-    """Return the dtype that is sorted fastest."""
-    return torch.int16 if largest < 1 << 15 else torch.int32
 
 
 def parts(x: Tensor, y: Tensor, tokens: int) -> Iterator[Part]:

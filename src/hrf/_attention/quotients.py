@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, log_bound
-from hrf.features.base import Features, is_traced
+from hrf.numerics import Features, is_traced
 
 __all__ = ["Outputs", "Quotients"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hrf.features.base import full_precision
+from hrf.numerics import full_precision
 
 __all__ = ["recompute"]
 

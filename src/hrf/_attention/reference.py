@@ -14,7 +14,8 @@ from torch import Tensor
 
 from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import check
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap
+from hrf.numerics import Features
 
 __all__ = ["attention"]
 

@@ -19,7 +19,8 @@ from hrf._attention.denominator import Denominator, per_row, total_moments
 from hrf._attention.inputs import Inputs
 from hrf._attention.label_blocks import parts
 from hrf._attention.quotients import Quotients
-from hrf.features.base import FeatureMap, Features
+from hrf.features.base import FeatureMap
+from hrf.numerics import Features
 
 __all__ = ["Stream", "by_rows", "prepare"]
 

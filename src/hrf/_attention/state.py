@@ -14,7 +14,8 @@ from hrf._attention.carry import Carry, Past
 from hrf._attention.denominator import Denominator
 from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import check, uncompiled
-from hrf.features.base import FeatureMap, full_precision
+from hrf.features.base import FeatureMap
+from hrf.numerics import full_precision
 
 __all__ = ["AttentionState"]
 

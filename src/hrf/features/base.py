@@ -20,19 +20,11 @@ import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import Self
 
-from hrf import disk, kernels
+from hrf import disk, kernels, tuning
 from hrf.features.encoding import encode
 from hrf.features.flops import Flops
 from hrf.features.streaming import Table
-from hrf.numerics import Features as Features
-from hrf.numerics import can_look as can_look
-from hrf.numerics import check_finite as check_finite
-from hrf.numerics import check_range
-from hrf.numerics import common_scale as common_scale
-from hrf.numerics import finite as finite
-from hrf.numerics import full_precision as full_precision
-from hrf.numerics import half_square as half_square
-from hrf.numerics import is_traced as is_traced
+from hrf.numerics import Features, check_finite, check_range, full_precision, is_traced
 from hrf.projections import Projections
 from hrf.registry import Registered
 
@@ -52,8 +44,8 @@ class Linearised(Registered, nn.Module):
     heads: int | None
     feature_dim: int
 
-    # Floats of output per block: few enough to be finished in the cache, many enough to busy all threads.
-    _block: int = 1 << 21
+    # Floats of output per block.
+    _block: int = tuning.FEATURE_FLOATS
 
     @full_precision
     def queries(self, x: Tensor) -> Tensor:

@@ -92,17 +92,17 @@ class ExponentialFeatures(FeatureMap):
 
     def prepare(self, x: Tensor, side: Side) -> ExponentialRows:
         """Compute everything per row but projections, and refuse inputs that are not finite."""
-        own, other, matrix = self._side(side)
+        (own, other, matrix), traced = self._side(side), is_traced()
         real, imag = matrix(x if own is None else x - own.to(x.dtype))
         log_weight: Tensor | float = _shift_weight(x, own, other) - math.log(self.n_terms) / 2
         square = None
         if real is not None:
-            square = half_square(real)
+            square = half_square(real, traced)
             log_weight = log_weight - square
         if imag is not None:
-            log_weight = log_weight + half_square(imag)
+            log_weight = log_weight + half_square(imag, traced)
         assert isinstance(log_weight, Tensor)
-        check_finite(log_weight, x, "x" if side == "query" else "y")
+        check_finite(log_weight, x, "x" if side == "query" else "y", traced)
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
         return ExponentialRows(log_weight, real, imag, phase, square)
 

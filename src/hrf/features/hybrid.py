@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import override
 
-from hrf import theory
+from hrf import theory, tuning
 from hrf.checks import check_count
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
@@ -47,7 +47,7 @@ class Hybrid(FeatureMap):
     True
     """
 
-    _block = 1 << 24  # products are written once: only features of the bases have to stay in the cache
+    _block = tuning.HYBRID_FLOATS
 
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()

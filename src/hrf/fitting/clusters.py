@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["ClusterMoments", "Clusters", "assign", "cluster_sizes", "kmeans", "moments_by_cluster"]
+from hrf import tuning
 
-_FLOATS = 1 << 22  # most floats of products in memory at a time
+__all__ = ["ClusterMoments", "Clusters", "assign", "cluster_sizes", "kmeans", "moments_by_cluster"]
 
 
 class Clusters(NamedTuple):
@@ -124,7 +124,7 @@ def moments_by_cluster(points: Tensor, labels: Tensor, n_clusters: int) -> Clust
     head = torch.arange(len(rows), device=x.device) // n_points
     cluster = labels.reshape(-1) + n_clusters * head
     sums = x.new_zeros(math.prod(leading) * n_clusters, width, width)
-    block = max(1, _FLOATS // width**2)
+    block = max(1, tuning.FITTING_FLOATS // width**2)
     for part, index in zip(rows.split(block), cluster.split(block), strict=True):
         sums.index_add_(0, index, part.unsqueeze(-1) * part.unsqueeze(-2))
     sums = sums.view(*leading, n_clusters, width, width)

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from hrf._attention import attention
+from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, feature_map_for
 from hrf.nn.masks import booleans, causal
 from hrf.nn.values import drop_keys, unit_values
-from hrf.projections import check_count
 
 __all__ = ["MultiheadAttention"]
 

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from hrf.projections import check_count
+from hrf.checks import check_count
 from hrf.sampling import Sampler
 
 __all__ = ["SampledSoftmaxLoss"]

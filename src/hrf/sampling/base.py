@@ -8,9 +8,8 @@ import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import Self, override
 
-from hrf.features.arguments import check_tensor
-from hrf.features.base import can_look, check_finite
-from hrf.projections import check_count
+from hrf.checks import check_count, check_tensor
+from hrf.numerics import can_look, check_finite
 
 __all__ = ["EmbeddingSampler", "Sampler", "Samples"]
 

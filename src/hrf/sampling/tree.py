@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from hrf import tuning
-from hrf.features.arguments import check_positive
-from hrf.features.base import FeatureMap, Features
-from hrf.projections import check_count
+from hrf.checks import check_count, check_positive
+from hrf.features.base import FeatureMap
+from hrf.numerics import Features
 from hrf.sampling.base import EmbeddingSampler, Samples
 from hrf.sampling.choice import chosen_products, step_down
 

@@ -12,8 +12,8 @@ from hrf import tuning
 from hrf._attention import loops
 from hrf._attention.angular.codes import Codes
 from hrf._attention.dense.chunks import Scratch
-from hrf.features.base import Features
 from hrf.features.exponential import Exponential
+from hrf.numerics import Features
 
 __all__ = ["CompiledCodes"]
 

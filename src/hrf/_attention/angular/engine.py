@@ -13,10 +13,10 @@ from torch.nn.functional import pad
 from hrf._attention.angular.code_sums import CodeSums
 from hrf._attention.angular.codes import split
 from hrf._attention.dense.chunks import Scratch
-from hrf.features.base import Features, finite, half_square
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential
 from hrf.features.hybrid import Hybrid
+from hrf.numerics import Features, finite, half_square
 
 __all__ = ["CodeEngine", "CodeState"]
 

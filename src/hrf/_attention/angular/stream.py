@@ -24,10 +24,10 @@ from hrf._attention.angular.compiled import CompiledCodes
 from hrf._attention.angular.engine import CodeEngine, CodeState
 from hrf._attention.label_blocks import joined, nothing, with_ones
 from hrf._attention.recompute import recompute
-from hrf.features.base import Features
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential
 from hrf.features.hybrid import Hybrid
+from hrf.numerics import Features
 
 __all__ = ["serves", "stream", "sums"]
 

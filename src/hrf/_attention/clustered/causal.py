@@ -13,8 +13,9 @@ from hrf._attention.clustered.tokens import LOG2E, by_label
 from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import Inputs
 from hrf._attention.label_blocks import with_ones
-from hrf.features.base import FeatureMap, Features, Side
+from hrf.features.base import FeatureMap, Side
 from hrf.features.clustered import ClusteredHybrid
+from hrf.numerics import Features
 
 __all__ = ["prepare_clustered"]
 

@@ -21,9 +21,10 @@ from hrf._attention.call import Call
 from hrf._attention.clustered.tokens import by_label
 from hrf._attention.dense.chunks import Chunks, Products, Pull, pulled
 from hrf._attention.label_blocks import LabelBlocks
-from hrf.features.base import Side, finite
+from hrf.features.base import Side
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.grouping import Active
+from hrf.numerics import finite
 
 __all__ = ["Clustered"]
 

@@ -19,7 +19,7 @@ from hrf import tuning
 from hrf._attention import loops
 from hrf._attention.clustered.tokens import LOG2E, PairEngine
 from hrf._attention.label_blocks import LabelBlocks
-from hrf.features.base import Features, finite, full_precision
+from hrf.numerics import Features, finite, full_precision
 
 __all__ = ["Exact", "Lists", "met"]
 

@@ -8,8 +8,9 @@ from typing_extensions import override
 
 from hrf import tuning
 from hrf._attention.clustered.tokens import LOG2E, PairEngine, added
-from hrf.features.base import Features, Side, finite
+from hrf.features.base import Side
 from hrf.features.grouping import Groups, gather_rows
+from hrf.numerics import Features, finite
 
 __all__ = ["Pairs"]
 

@@ -12,7 +12,7 @@ from hrf import tuning
 from hrf._attention.clustered.outer_products import OuterProducts
 from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens, PairEngine, added
 from hrf._attention.label_blocks import LabelBlocks
-from hrf.features.base import Features, finite
+from hrf.numerics import Features, finite
 
 __all__ = ["Default", "Residuals"]
 

@@ -23,7 +23,7 @@ from hrf._attention.dense.chunks import LOWEST, Dense
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
 from hrf._attention.rows import prepare
-from hrf.features.base import Features
+from hrf.numerics import Features
 
 __all__ = ["PATH"]
 

@@ -25,7 +25,7 @@ from hrf._attention.call import Call, Path
 from hrf._attention.dense.chunks import Chunks, Products, joined
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
-from hrf.features.base import Features, common_scale
+from hrf.numerics import Features, common_scale
 
 __all__ = ["in_chunks"]
 

@@ -18,7 +18,8 @@ from typing_extensions import Self, override
 
 from hrf import tuning
 from hrf._attention.call import Call
-from hrf.features.base import Features, Side
+from hrf.features.base import Side
+from hrf.numerics import Features
 
 __all__ = ["LOWEST", "Chunks", "Dense", "Products", "Pull", "Scratch", "joined", "pulled"]
 

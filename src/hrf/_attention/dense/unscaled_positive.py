@@ -20,8 +20,8 @@ from torch.nn.functional import pad
 from hrf import tuning
 from hrf._attention.call import Call
 from hrf._attention.quotients import Outputs
-from hrf.features.base import can_look, half_square
 from hrf.features.exponential import Exponential
+from hrf.numerics import can_look, half_square
 
 __all__ = ["UnscaledPositive"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hrf import tuning
-from hrf.features.base import can_look
+from hrf.numerics import can_look
 
 __all__ = ["arrays", "each", "installed", "parts", "serves"]
 
