@@ -212,15 +212,11 @@ def cases(length: int) -> list[Case]:
         case(f"{POSITIVE}, one token decoded", lambda: step(length), flops(1, WIDTH, M)),
     ]
     if length <= LONG:
-        found += [
-            case(
-                f"{POSITIVE}, forward + backward",
-                lambda: forward_and_backward(positive(), length),
-                3 * work,
-                faster_than(PERFORMER_TRAINING, at_least=2.5 if long else None),
-            ),
-            case(PERFORMER_TRAINING, lambda: forward_and_backward(performer(), length), 3 * work, **peer),
-        ]
+        target = faster_than(PERFORMER_TRAINING, at_least=2.5 if long else None)
+        own = lambda: forward_and_backward(positive(), length)  # noqa: E731
+        theirs = lambda: forward_and_backward(performer(), length)  # noqa: E731
+        found.append(case(f"{POSITIVE}, forward + backward", own, 3 * work, target))
+        found.append(case(PERFORMER_TRAINING, theirs, 3 * work, **peer))
     if length == LONG:
         found.append(case(PERFORMER_CAUSAL, lambda: forward(performer(causal=True), length), work, **peer))
     return found

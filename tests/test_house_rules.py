@@ -20,8 +20,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCE = [path for path in CODE if path.is_relative_to(ROOT / "src")]
 
 MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 300, 60, 10
-# Members of named tuples and of Python's own objects that begin with an underscore but are public.
-PUBLIC = {"_replace", "_fields", "_asdict", "_make"}
+# Members of named tuples, which are public, and of modules of PyTorch and Transformers, which have no other name.
+PUBLIC = {"_replace", "_fields", "_asdict", "_parameters", "_buffers", "_modules", "_attn_implementation"}
 
 
 def name(path: Path) -> str:
@@ -70,18 +70,32 @@ def test_no_two_classes_of_one_name_in_a_package():
     }
 
 
+def private_names(room: Path) -> set[str]:
+    """Names with an underscore that a room defines: functions, and attributes that are assigned to."""
+    paths = room.rglob("*.py") if room.is_dir() else [room]
+    nodes = [node for path in paths for node in ast.walk(tree(path))]
+    found = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return found | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def room_of(path: Path) -> Path:
+    package, room, *_ = path.relative_to(ROOT / "src").parts
+    return ROOT / "src" / package / room
+
+
+PRIVATE = {room: private_names(room) for room in map(room_of, SOURCE)}
+
+
 @pytest.mark.parametrize("path", SOURCE, ids=name)
 def test_no_private_member_of_another_room(path):
-    """A private member belongs to its file, or to a class of the same folder that the file builds on."""
-    own = {node.name for folder in [path.parent] for p in folder.glob("*.py") for node in ast.walk(tree(p))
-           if isinstance(node, ast.FunctionDef)}  # fmt: skip
-    own |= {n.attr for p in path.parent.glob("*.py") for n in ast.walk(tree(p))
-            if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}  # fmt: skip
     for node in ast.walk(tree(path)):
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
             continue
-        if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "torch"):
+        owner = ast.unparse(node.value)
+        if owner in ("self", "cls", "torch", "super()") or owner.startswith("torch.") or node.attr in PUBLIC:
             continue
-        if ast.unparse(node.value).startswith(("torch.", "super()")) or node.attr in PUBLIC:
-            continue
-        assert node.attr in own, f"{name(path)}:{node.lineno} reaches for {ast.unparse(node)}"
+        assert node.attr in PRIVATE[room_of(path)], (
+            f"{name(path)}:{node.lineno} reaches for {ast.unparse(node)}"
+        )

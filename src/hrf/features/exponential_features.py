@@ -143,7 +143,8 @@ class ExponentialFeatures(FeatureMap):
 
     @override
     def scaled(self, x: Tensor, side: Side) -> Features:
-        return self.finish_scaled(self.prepare(x, side))
+        rows = self.prepare(x, side)
+        return _relative(rows.log_weight, *self.exponents(rows))
 
     @override
     def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
@@ -209,13 +210,7 @@ class ExponentialFeatures(FeatureMap):
 
     def finish_scaled(self, rows: ExponentialRows, scratch: Tensor | None = None) -> Features:
         """Take exponentials relative to the largest of each row; the values may be in ``scratch``."""
-        logs, phases = self.exponents(rows, scratch)
-        if logs is None:
-            assert phases is not None
-            return Features(phases.cos_(), rows.log_weight)
-        largest = logs.detach().amax(-1, keepdim=True)
-        values = logs.sub_(largest).exp_()
-        return Features(values if phases is None else values * phases.cos_(), rows.log_weight + largest)
+        return _relative(rows.log_weight, *self.exponents(rows, scratch))
 
     def exponents(
         self, rows: ExponentialRows, scratch: Tensor | None = None
@@ -273,6 +268,16 @@ class ExponentialFeatures(FeatureMap):
             return False
         longest = float(torch.linalg.vector_norm(self.projection.omega, dim=-1).amax())
         return longest * math.sqrt(2 * float(square.amax())) < _SMALL
+
+
+def _relative(log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
+    """Return exp(logs) cos(phases) relative to the largest exponential of each row."""
+    if logs is None:
+        assert phases is not None
+        return Features(phases.cos_(), log_weight)
+    largest = logs.detach().amax(-1, keepdim=True)
+    values = logs.sub_(largest).exp_()
+    return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
 
 
 def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor | float:

@@ -32,10 +32,14 @@ class OuterProducts(NamedTuple):
 
     def write(self, values: Tensor, n_segments: int) -> Tensor:
         """Sum Wᵀv over the blocks of each segment: ``(N, size, c) -> (n_segments, k·D, c)``."""
+        if not torch.is_grad_enabled():
+            return self.sums(values, n_segments)
         return _Write.apply(values, n_segments, *self)
 
     def read(self, states: Tensor) -> Tensor:
         """Return W times the state of the block's segment: ``(n_segments, k·D, c) -> (N, size, c)``."""
+        if not torch.is_grad_enabled():
+            return self.products(states)
         return _Read.apply(states, *self)
 
     def sums(self, values: Tensor, n_segments: int) -> Tensor:
