@@ -21,7 +21,16 @@ SOURCE = [path for path in CODE if path.is_relative_to(ROOT / "src")]
 
 MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 300, 60, 10
 # Members of named tuples, which are public, and of modules of PyTorch and Transformers, which have no other name.
-PUBLIC = {"_replace", "_fields", "_asdict", "_parameters", "_buffers", "_modules", "_attn_implementation"}
+PUBLIC = {
+    "_replace",
+    "_fields",
+    "_asdict",
+    "_make",
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_attn_implementation",
+}
 
 
 def name(path: Path) -> str:
