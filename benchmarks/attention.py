@@ -69,6 +69,10 @@ def flops(length: int, width: int, projections: int) -> float:
     return 2.0 * HEADS * length * (2 * DIM * projections + 2 * width * (DIM + 1))
 
 
+def hybrid_flops(length: int) -> float:
+    return flops(length, 4 * HYBRID_M * (1 + HYBRID_BITS), HYBRID_M + HYBRID_BITS)
+
+
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 Features = Callable[[Tensor], Tensor]
 
@@ -158,68 +162,86 @@ def step(length: int) -> Timed:
     return lambda: state.step(*token)
 
 
-def cases(length: int) -> list[Case]:
-    """Return the cases of one length, with their targets."""
-    work = flops(length, WIDTH, M)
-    hybrid_work = flops(length, 4 * HYBRID_M * (1 + HYBRID_BITS), HYBRID_M + HYBRID_BITS)
-    long = length >= LONG
-    peer = {"requires": "performer_pytorch", "own": False}
+PEER = {"requires": "performer_pytorch", "own": False}
 
-    def case(name: str, setup: Callable[[], Timed], work: float, *against: Against, **options: Any) -> Case:
-        return Case(
-            name,
-            group(length),
-            setup,
-            flops=work,
-            against=against,
-            size=length,
-            rounds=ROUNDS.get(length),
-            **options,
-        )
 
-    found = [
-        case(
-            EXACT,
-            lambda: forward(scaled_dot_product_attention, length),
-            4.0 * HEADS * length**2 * DIM,
-            own=False,
-        ),
-        case(PERFORMER, lambda: forward(performer(), length), work, **peer),
-        case(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
-        case(PLAIN, lambda: forward(plain(), length), hybrid_work, own=False),
-        case(
+def case(
+    length: int, name: str, setup: Callable[[], Timed], work: float, *against: Against, **options: Any
+) -> Case:
+    rounds = ROUNDS.get(length)
+    return Case(
+        name, group(length), setup, flops=work, against=against, size=length, rounds=rounds, **options
+    )
+
+
+def baselines(length: int) -> list[Case]:
+    """Return the peers of inference, and attention on explicit features."""
+    one, hybrid_work = partial(case, length), hybrid_flops(length)
+    exact_work = 4.0 * HEADS * length**2 * DIM
+    return [
+        one(EXACT, lambda: forward(scaled_dot_product_attention, length), exact_work, own=False),
+        one(PERFORMER, lambda: forward(performer(), length), flops(length, WIDTH, M), **PEER),
+        one(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
+        one(PLAIN, lambda: forward(plain(), length), hybrid_work, own=False),
+    ]
+
+
+def inference(length: int) -> list[Case]:
+    """Return our cases without gradients, with their targets."""
+    one, work, long = partial(case, length), flops(length, WIDTH, M), length >= LONG
+    return [
+        one(
             POSITIVE,
             lambda: forward(positive(), length),
             work,
             faster_than(PERFORMER, at_least=5 if long else None),
             faster_than(EXACT, at_least=1 if length >= 1024 else None),
         ),
-        case(
+        one(
             f"{POSITIVE}, causal",
             lambda: forward(positive(is_causal=True), length),
             work,
             costs(POSITIVE, at_most=2.5 if length == LONG else None),
             *([faster_than(PERFORMER_CAUSAL, at_least=20)] if length == LONG else []),
         ),
-        case(
+        one(
             "AngularHybrid",
             lambda: forward(grouped(), length),
-            hybrid_work,
+            hybrid_flops(length),
             faster_than(EXPLICIT, at_least=5 if long else None),
             faster_than(PLAIN, at_least=5 if long else None),
             faster_than(PERFORMER, at_least=3 if long else None),
         ),
-        case(f"{POSITIVE}, one token decoded", lambda: step(length), flops(1, WIDTH, M)),
+        one(f"{POSITIVE}, one token decoded", lambda: step(length), flops(1, WIDTH, M)),
     ]
+
+
+def training(length: int) -> list[Case]:
+    """Return the cases with gradients, ours and the peer's, with their targets."""
+    one, work = partial(case, length), 3 * flops(length, WIDTH, M)
+    target = 2.5 if length >= LONG else None
+    return [
+        one(
+            f"{POSITIVE}, forward + backward",
+            lambda: forward_and_backward(positive(), length),
+            work,
+            faster_than(PERFORMER_TRAINING, at_least=target),
+        ),
+        one(PERFORMER_TRAINING, lambda: forward_and_backward(performer(), length), work, **PEER),
+    ]
+
+
+def cases(length: int) -> list[Case]:
+    """Return the cases of one length; the slowest peers are left out where they take too long."""
+    found = [*baselines(length), *inference(length)]
     if length <= LONG:
-        target = faster_than(PERFORMER_TRAINING, at_least=2.5 if long else None)
-        own = lambda: forward_and_backward(positive(), length)  # noqa: E731
-        theirs = lambda: forward_and_backward(performer(), length)  # noqa: E731
-        found.append(case(f"{POSITIVE}, forward + backward", own, 3 * work, target))
-        found.append(case(PERFORMER_TRAINING, theirs, 3 * work, **peer))
+        found += training(length)
     if length == LONG:
-        found.append(case(PERFORMER_CAUSAL, lambda: forward(performer(causal=True), length), work, **peer))
+        work = flops(length, WIDTH, M)
+        found.append(
+            case(length, PERFORMER_CAUSAL, lambda: forward(performer(causal=True), length), work, **PEER)
+        )
     return found
 
 
-CASES = tuple(case for length in LENGTHS for case in cases(length))
+CASES = tuple(one for length in LENGTHS for one in cases(length))

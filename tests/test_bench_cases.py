@@ -1,4 +1,4 @@
-"""What the benchmarks compare with is the same estimate."""
+"""Explicit features of the benchmarks give the same estimate as the map."""
 
 from __future__ import annotations
 

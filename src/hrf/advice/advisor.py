@@ -75,19 +75,28 @@ def advise(
     objective = objective or ("attention" if values is None else "output")
     _check_settings(budget, unit, objective, n_redraws, seed, scale)
     data = Data.checked(queries, keys, values, scale)
-    if values is None and objective == "output":
-        raise ValueError("objective is 'output', but there are no values")
     fit, held_out = data.halves(seed)
+    problem = _held_out_problem(held_out, objective)
+    options = {"budget": budget, "unit": unit, "n_redraws": n_redraws, "seed": seed, "scale": scale}
+    settings = _settings(data, problem, **options)
+    return _ranked(settings, fit, problem, held_out.queries[:_TIMED].float(), progress)
+
+
+def _held_out_problem(held_out: Data, objective: str) -> Problem:
+    """Pose the problem that candidates are ranked by."""
+    if held_out.values is None and objective == "output":
+        raise ValueError("objective is 'output', but there are no values")
     problem = held_out.problem(objective, _HELD_OUT_QUERIES, _HELD_OUT_KEYS)
     if objective == "output" and problem.values is not None and not problem.values.any():
         raise ValueError("the values are all zero, so no output can be wrong; leave them out")
-    settings = Settings(
-        budget=budget,
-        unit=unit,
-        objective=objective,
-        n_redraws=n_redraws,
-        seed=seed,
-        scale=scale,
+    return problem
+
+
+def _settings(data: Data, problem: Problem, **options: Any) -> Settings:
+    """Collect the arguments of `advise` and facts about the data."""
+    return Settings(
+        **options,
+        objective=problem.objective,
         dim=data.dim,
         n_queries=len(data.queries),
         n_keys=len(data.keys),
@@ -95,7 +104,6 @@ def advise(
         key_norm=_norm(data.keys),
         held_out=(len(problem.queries), len(problem.keys)),
     )
-    return _ranked(settings, fit, problem, held_out.queries[:_TIMED].float(), progress)
 
 
 def _ranked(

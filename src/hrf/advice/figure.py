@@ -155,7 +155,7 @@ def _draw_plane(
     axes.grid(axis="x", which="major", color=_PALE, linewidth=0.8)
     axes.xaxis.set_major_formatter(lambda value, _: _thousands(value))
     axes.xaxis.set_minor_formatter(lambda value, _: "")
-    axes.set_xlabel("FLOPs to map a vector" if by_flops else "active features of a vector")
+    axes.set_xlabel("FLOPs per vector" if by_flops else "active features per vector")
     wanted = [c for c in _labelled(advice, front) if c in inside]
     return [(c, *places[id(c)]) for c in [*wanted, *(c for c in inside if c not in wanted)]]
 
