@@ -19,7 +19,7 @@ from typing_extensions import Self, override
 from hrf import tuning
 from hrf._attention.call import Call
 from hrf._attention.clustered.tokens import by_label
-from hrf._attention.dense.chunks import Chunks, Products, Pull, pulled
+from hrf._attention.dense.chunks import ChunkFeatures, Chunks, Pull, pulled
 from hrf._attention.label_blocks import LabelBlocks
 from hrf.features.base import Side
 from hrf.features.clustered import ClusteredHybrid
@@ -45,12 +45,12 @@ class Clustered(Chunks):
         return [part.clone(memory_format=torch.contiguous_format) for part in state.split(sizes, 1)]
 
     @override
-    def features(self, x: Tensor, rows: slice, side: Side) -> Products:
+    def features(self, x: Tensor, rows: slice, side: Side) -> ChunkFeatures:
         parts = self._phi.active_parts(x, side, self._phi.assign(x.detach(), side))
         return self._products(_on_one_scale(parts), rows, side)
 
     @override
-    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Products, Pull]:
+    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[ChunkFeatures, Pull]:
         x = self.vectors(u, rows, side)
         with torch.enable_grad():
             own = self._phi.assign(x.detach(), side)
@@ -62,7 +62,7 @@ class Clustered(Chunks):
 
         return self._products(parts, rows, side), pull
 
-    def _products(self, parts: list[Active], rows: slice, side: Side) -> Products:
+    def _products(self, parts: list[Active], rows: slice, side: Side) -> ChunkFeatures:
         log_scale = self.masked(parts[0].log_scale, rows, side)
         return _Clustered([_Part(part, side) for part in parts], log_scale, side)
 
@@ -76,7 +76,7 @@ def _on_one_scale(parts: list[Active]) -> list[Active]:
     ]
 
 
-class _Clustered(Products):
+class _Clustered(ChunkFeatures):
     def __init__(self, parts: list[_Part], log_scale: Tensor, side: Side) -> None:
         self.parts, self.log_scale, self.side = parts, log_scale, side
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Path
-from hrf._attention.dense.chunks import Chunks, Products, joined
+from hrf._attention.dense.chunks import ChunkFeatures, Chunks, joined
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
 from hrf.numerics import Features, common_scale
@@ -75,7 +75,7 @@ class _Running:
     states: list[Tensor]
     scale: Tensor
 
-    def add(self, psi: Products, v: Tensor, top: Tensor) -> None:
+    def add(self, psi: ChunkFeatures, v: Tensor, top: Tensor) -> None:
         """Add the keys of a chunk, at the scale ``top (N, 1, 1)``."""
         for state in self.states:
             state.mul_((self.scale - top).exp())

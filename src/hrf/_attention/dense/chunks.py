@@ -21,7 +21,7 @@ from hrf._attention.call import Call
 from hrf.features.base import Side
 from hrf.numerics import Features
 
-__all__ = ["LOWEST", "Chunks", "Dense", "Products", "Pull", "Scratch", "joined", "pulled"]
+__all__ = ["LOWEST", "ChunkFeatures", "Chunks", "Dense", "Pull", "Scratch", "joined", "pulled"]
 
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
@@ -44,7 +44,7 @@ class Scratch:
         return self._memory[:size].view(shape)
 
 
-class Products(ABC):
+class ChunkFeatures(ABC):
     """Features ψ of T queries or keys, up to their log scales, ``(N, T, 1)``."""
 
     log_scale: Tensor
@@ -83,11 +83,11 @@ class Chunks(ABC):
         """Copy a state ``(N, D, c)`` into its parts."""
 
     @abstractmethod
-    def features(self, x: Tensor, rows: slice, side: Side) -> Products:
+    def features(self, x: Tensor, rows: slice, side: Side) -> ChunkFeatures:
         """Map `vectors`; the scale of ignored keys is −inf."""
 
     @abstractmethod
-    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[Products, Pull]:
+    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[ChunkFeatures, Pull]:
         """Map rows of query or key, and return the way back for gradients."""
 
     def vectors(self, u: Tensor, rows: slice, side: Side) -> Tensor:
@@ -122,8 +122,8 @@ class Chunks(ABC):
         return log_scale.flatten(0, 1)
 
 
-class DenseProducts(Products):
-    """Products with features as a map gives them, ``values (N, T, D)``."""
+class DenseFeatures(ChunkFeatures):
+    """Features as a map gives them, ``values (N, T, D)``."""
 
     def __init__(self, values: Tensor, log_scale: Tensor) -> None:
         self.values, self.log_scale = values, log_scale
@@ -165,13 +165,13 @@ class Dense(Chunks):
         return [state.clone()]
 
     @override
-    def features(self, x: Tensor, rows: slice, side: Side) -> DenseProducts:
+    def features(self, x: Tensor, rows: slice, side: Side) -> DenseFeatures:
         out = self._scratch[side].of(*x.shape[:-1], self.call.feature_map.feature_dim, like=x)
         values, log_scale = self.call.feature_map.scaled_into(x, side, out)
-        return DenseProducts(values.flatten(0, 1), self.masked(log_scale, rows, side))
+        return DenseFeatures(values.flatten(0, 1), self.masked(log_scale, rows, side))
 
     @override
-    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[DenseProducts, Pull]:
+    def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[DenseFeatures, Pull]:
         x, phi = self.vectors(u, rows, side), self.call.feature_map
         if self._by_hand:
             products = self.features(x, rows, side)
@@ -189,7 +189,7 @@ class Dense(Chunks):
             return pulled(x, features, [grads[0], along], parameters) * self.call.root
 
         log_scale = self.masked(features.log_scale.detach(), rows, side)
-        return DenseProducts(features.values.detach().flatten(0, 1), log_scale), pull_through
+        return DenseFeatures(features.values.detach().flatten(0, 1), log_scale), pull_through
 
 
 def joined(states: list[Tensor]) -> Tensor:

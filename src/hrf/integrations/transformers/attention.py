@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from hrf._attention import Denominator, attention
 from hrf.features.base import FeatureMap
 from hrf.features.storage import load
-from hrf.integrations.transformers.masks import Call, mask
+from hrf.integrations.transformers.masks import AttentionCall, mask
 from hrf.nn.maps import Maker, feature_map_for, maker_of
 from hrf.nn.values import drop_keys, unit_values
 
@@ -68,7 +68,7 @@ class _Attention:
         is_causal: bool | None = None,
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        call = Call.of(module, query, key, value, attention_mask, scaling, is_causal, others)
+        call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
         phi, weights = self.map_of(module, call), None
         if others.get("output_attentions"):
             weights = attend(call._replace(value=unit_values(call.key)), phi)
@@ -82,7 +82,7 @@ class _Attention:
             )
         return output.transpose(1, 2), weights
 
-    def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
+    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
         raise NotImplementedError
 
 
@@ -93,7 +93,7 @@ class _Made(_Attention):
         self.maker, self.seed = maker, seed
         self.key = f"{next(_registrations)}"  # a name may be registered twice, with different maps
 
-    def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
+    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
         maps = _maps(module)
         if self.key not in maps:
             generator = Generator().manual_seed(self.seed + (getattr(module, "layer_idx", None) or 0))
@@ -105,7 +105,7 @@ class _Made(_Attention):
 class _Fitted(_Attention):
     """Attention with maps from `convert` or `load_maps`."""
 
-    def map_of(self, module: nn.Module, call: Call) -> FeatureMap:
+    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
         if FITTED not in _maps(module):
             raise ValueError(
                 f"this {type(module).__name__} has no fitted map; expected one from convert or load_maps"
@@ -122,7 +122,7 @@ AttentionMaskInterface.register(FITTED, mask)
 AttentionInterface.register(FITTED, _Fitted())
 
 
-def attend(call: Call, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
+def attend(call: AttentionCall, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
     """Run `hrf.attention` for a call: ``(B, H, L, d_v)``. A cache may hold more keys than there are causal queries."""
     feature_map.to(call.query.device)
     query, length, cached = call.query, call.query.shape[2], call.key.shape[2] - call.query.shape[2]

@@ -1,7 +1,7 @@
 """Masks for Hugging Face models, as far as linear attention can honour them: padding of keys, and causality.
 
 A model makes its mask once (`mask`, registered with Transformers) and passes it to the attention of every layer
-(`Call.of`). In between, a causal mask is ``(B, S)``, with S the number of keys up to the last query, and a
+(`AttentionCall.of`). In between, a causal mask is ``(B, S)``, with S the number of keys up to the last query, and a
 bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks keys to attend to.
 """
 
@@ -19,7 +19,7 @@ from transformers.masking_utils import (
     sdpa_mask,
 )
 
-__all__ = ["Call", "mask"]
+__all__ = ["AttentionCall", "mask"]
 
 _WHY = "linear attention never forms the weight of a pair: it honours causality and padding of keys, no other mask"
 
@@ -72,7 +72,7 @@ def mask(
     return kept if is_causal else kept[:, None, None]
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """Arguments of one call of the attention of a layer.
 
     Attributes:
@@ -102,7 +102,7 @@ class Call(NamedTuple):
         scaling: float | None,
         is_causal: bool | None,
         others: dict[str, Any],
-    ) -> Call:
+    ) -> AttentionCall:
         """Read the arguments that Transformers passes; refuse those that cannot be honoured."""
         for name in _REFUSED:
             if others.get(name) is not None:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
 from hrf.integrations.transformers.attention import attend, switch
-from hrf.integrations.transformers.masks import Call, mask
+from hrf.integrations.transformers.masks import AttentionCall, mask
 
 __all__ = ["LayerReport", "Meter", "Observer", "Recorder", "observed"]
 
@@ -51,12 +51,12 @@ class Observer:
         **others: Any,
     ) -> tuple[Tensor, None]:
         """Attend exactly."""
-        call = Call.of(module, query, key, value, attention_mask, scaling, is_causal, others)
+        call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
         output = _exact(call)
         self.see(module, call, output)
         return output.transpose(1, 2), None
 
-    def see(self, module: nn.Module, call: Call, output: Tensor) -> None:
+    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
         """Take note of a call and its output, ``(B, H, L, d_v)``."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ def observed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
             module.training = training
 
 
-def _exact(call: Call) -> Tensor:
+def _exact(call: AttentionCall) -> Tensor:
     length, keys = call.query.shape[2], call.key.shape[2]
     seen = call.query.new_ones(length, keys, dtype=torch.bool)
     if call.is_causal:
@@ -110,7 +110,7 @@ class Recorder(Observer):
         self.samples: dict[nn.Module, tuple[list[Tensor], list[Tensor]]] = {}
 
     @override
-    def see(self, module: nn.Module, call: Call, output: Tensor) -> None:
+    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
         kept = self.samples.setdefault(module, ([], []))
         for sample, vectors in zip(kept, (call.query, call.for_queries(call.key)), strict=True):
             tokens = _tokens(vectors, call.ignore)
@@ -132,7 +132,7 @@ class Meter(Observer):
         self._exact: dict[nn.Module, list[float]] = {module: [] for module in maps}
 
     @override
-    def see(self, module: nn.Module, call: Call, output: Tensor) -> None:
+    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
         phi = self.maps[module]
         estimate = attend(call, phi, self._rules[module])
         both = torch.stack([_tokens(u, call.ignore) for u in (estimate - output, output)])
