@@ -14,7 +14,7 @@ SOURCE = Path(hrf.__file__).parent
 # Rooms in the order of the flow. `theory` comes before everything it is to witness.
 ROOMS = [
     "checks",
-    "disk",
+    "atomic_write",
     "numerics",
     "registry",
     "tuning",
@@ -29,7 +29,7 @@ ROOMS = [
     "integrations",
     "report",
     "advice",
-    "files",
+    "read_arrays",
     "cli",
 ]
 

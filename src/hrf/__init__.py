@@ -1,4 +1,15 @@
-"""Softmax and Gaussian kernels in linear time, by hybrid random features."""
+"""Softmax and Gaussian kernels in linear time, by hybrid random features.
+
+projections, fitting       ω matrices; matrices, shifts and clusters fitted to data
+features                   feature maps, from projections (read ``features/__init__.py`` first)
+_attention                 `hrf.attention` (read ``_attention/dispatch.py`` first)
+sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
+advice, cli, report        `hrf.advise`; the command; tables, numbers and pages that both share
+kernels, theory            exact kernels and closed-form errors, independent of the code they check
+checks, numerics, tuning   argument checks; log scales; block sizes
+registry, atomic_write     classes that files may name; files that appear whole or not at all
+read_arrays                arrays from files
+"""
 
 from hrf import fitting, kernels, nn, projections, sampling, theory
 from hrf._attention import AttentionState, Denominator, attention

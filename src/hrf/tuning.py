@@ -1,7 +1,7 @@
 """Block sizes: how much is computed at a time, in one place.
 
-They change speed and memory, never results. Engines read them at call time, so a test may set them; compiled loops
-take them in when they are compiled. ``python -m benchmarks.tuning`` times each at half, once and twice its value.
+They change speed and memory, and results only by rounding. They are read at call time, so a test may set them; compiled
+loops take them in when they are compiled. ``python -m benchmarks.tuning`` times each at half, once and twice its value.
 """
 
 from __future__ import annotations

@@ -107,3 +107,10 @@ def test_tokens_that_do_not_fit_the_state_are_refused():
         state.load({"state": torch.zeros(1)})
     with pytest.raises(ValueError, match="expected state, scale, moments, key, value and label, or none"):
         hrf.AttentionState(build("partly exact separable")).load(state.tensors())
+
+
+def test_only_maps_are_taken():
+    with pytest.raises(
+        TypeError, match=r"^feature_map is 'positive'; expected a FeatureMap, such as hrf\.Positive$"
+    ):
+        hrf.AttentionState("positive")

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import hrf
-from hrf import cli, files
+from hrf import cli, read_arrays
 
 
 def run(*arguments: str):
@@ -41,7 +41,7 @@ def test_advise_on_the_built_in_data(advised):
 
 def test_the_advised_map_opens(advised):
     _, out = advised
-    queries, keys = files.wine(0)
+    queries, keys = read_arrays.wine(0)
     phi = hrf.load(out / "best.safetensors")
     exact, estimate = hrf.kernels.softmax(queries, keys), phi.estimate(queries, keys)
     assert float((estimate / exact - 1).abs().median()) < 0.5
@@ -57,7 +57,7 @@ def test_the_page_stands_alone_and_its_snippet_runs(advised, monkeypatch):
     for candidate in stored["ranking"] + stored["beyond"]:
         assert f"<td>{html.escape(candidate['name'])}</td>" in text
     monkeypatch.chdir(out)
-    queries, keys = files.wine(0)
+    queries, keys = read_arrays.wine(0)
     snippet = html.unescape(re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1])
     assert len(snippet.splitlines()) == 4
     ones = torch.ones(89, 2, dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_one_seed_gives_one_advice(advised, tmp_path):
 
 def test_advise_on_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    queries, keys = (u.numpy() for u in files.wine(0))
+    queries, keys = (u.numpy() for u in read_arrays.wine(0))
     np.savetxt("q.csv", queries, delimiter=",")
     np.savez("k.npz", keys=keys, values=keys[:, :2])
     arguments = ["q.csv", "k.npz:keys", "--values", "k.npz:values", "--budget", "8", "--scale", "0.5"]

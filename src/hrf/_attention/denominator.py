@@ -69,13 +69,13 @@ class Denominator:
     def settle(self, denominators: Tensor, log_scale: Tensor, bound: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the numbers to divide by, and which denominators are too small, ``(..., L, 1)`` both.
 
-        Sums of features without signs are 0 where there are no keys or all terms underflow: dividing by infinity gives
-        zeros there.
+        Nonnegative features have no bound; their sums are 0 where there are no keys or all terms underflow, and
+        dividing by infinity gives zeros there.
 
         Args:
             denominators: estimates over exp(log_scale).
             log_scale: their scale.
-            bound: logarithm of the lower bound, or ``None`` for features without signs.
+            bound: logarithm of the lower bound, or ``None`` for nonnegative features.
         """
         if bound is None:
             low = denominators.detach() <= 0

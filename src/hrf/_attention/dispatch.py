@@ -29,6 +29,7 @@ from hrf._attention.clustered.chunks import Clustered
 from hrf._attention.dense import bidirectional as dense
 from hrf._attention.dense.causal import in_chunks
 from hrf._attention.dense.chunks import Dense
+from hrf._attention.inputs import check_map
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 
@@ -42,7 +43,7 @@ class Engine(NamedTuple):
         name: of the family.
         serves: whether a map is served; the first row that serves a map is taken.
         bidirectional: every query sees all keys.
-        causal: query i sees keys 0 … i, after those of a state: decoding as well.
+        causal: query i sees the keys of a state, if there is one, and keys 0 … i. Decoding uses this path, too.
         backward: how gradients are computed, bidirectional and causal.
         compiled: which loops Numba compiles for the CPU.
     """
@@ -78,7 +79,8 @@ ENGINES = (
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
     Engine("angular", angular.serves, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
            backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, without gradients"),
-    # Any other map with features. Positive features of moderate norm go without scales (dense/unscaled_positive.py).
+    # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
+    # (dense/unscaled_positive.py).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
            backward="by hand", compiled="none"),
 )
@@ -87,6 +89,7 @@ ENGINES = (
 
 def engine_for(feature_map: FeatureMap) -> Engine:
     """Return the first engine that serves a map."""
+    check_map(feature_map)
     for engine in ENGINES:
         if engine.serves(feature_map):
             return engine

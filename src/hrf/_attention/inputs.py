@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hrf.features.base import FeatureMap
 
-__all__ = ["Inputs", "check", "uncompiled"]
+__all__ = ["Inputs", "check", "check_map", "uncompiled"]
 
 
 P = ParamSpec("P")
@@ -98,8 +98,7 @@ def check(
             raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
         if tensor.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
-    if not isinstance(feature_map, FeatureMap):
-        raise TypeError(f"feature_map is {feature_map!r}; expected a FeatureMap, such as hrf.Positive")
+    check_map(feature_map)
     _check_shapes(query, key, value, feature_map)
     length, keys = query.shape[-2], key.shape[-2]
     if paired and length != keys:
@@ -120,6 +119,12 @@ def check(
     if ignore is not None:
         ignore = ignore.reshape(size, keys)
     return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch)
+
+
+def check_map(feature_map: FeatureMap) -> None:
+    """Refuse anything but a feature map."""
+    if not isinstance(feature_map, FeatureMap):
+        raise TypeError(f"feature_map is {feature_map!r}; expected a FeatureMap, such as hrf.Positive")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap) -> None:

@@ -187,14 +187,14 @@ def _clustered(builder: Builder) -> Iterator[Proposal]:
         f"clustered separable {n}, recentred",
         "clustered",
         partial(_residual_map, builder, "separable", n, clusters, recenter=True),
-        "centres move to the keys at hand: use estimate, or at(keys)",
+        "centres move to the keys at hand: for hrf.attention and estimate, or at(keys) for features",
         apart=True,
     )
     yield Proposal(
         f"clustered separable {n}, {_EXACT_SHARE:.0%} exact",
         "clustered",
         partial(_residual_map, builder, "separable", n, clusters, exact_share=_EXACT_SHARE),
-        f"up to {_EXACT_SHARE:.0%} of the pairs are computed exactly, in quadratic time: use estimate",
+        f"up to {_EXACT_SHARE:.0%} of pairs are exact, in quadratic time: for hrf.attention and estimate",
         apart=True,
     )
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from torch import Tensor
 
-from hrf import files, report
+from hrf import read_arrays, report
 from hrf.advice import advise as find_advice
 from hrf.cli.errors import needs_extra, one_sentence
 
@@ -73,8 +73,8 @@ def _vectors(
     if queries is None:
         if values is not None:
             raise ValueError("there are values without queries and keys; expected all three files")
-        return (*files.wine(seed), None)
+        return (*read_arrays.wine(seed), None)
     if keys is None:
         raise ValueError(f"there are queries in {queries} but no keys; expected two files")
-    v = None if values is None else files.read_array(values)
-    return files.read_array(queries), files.read_array(keys), v
+    v = None if values is None else read_arrays.read_array(values)
+    return read_arrays.read_array(queries), read_arrays.read_array(keys), v

@@ -4,9 +4,10 @@
 keeps log scales. `FeatureMap` is a `Linearised` whose products estimate a kernel. Coefficients of hybrids are
 the other kind (``coefficients``).
 
-To define a map, set ``dim``, ``heads`` and ``feature_dim`` and define `scaled`. Everything else is optional:
-`config` lets the map be saved, ``_log_mse`` gives its error in closed form, ``_flops`` its cost, and the
-members under *For engines* make attention faster.
+To define a map, set ``dim``, ``heads`` and ``feature_dim`` and define `scaled`. Nothing has to be registered: a class
+that is defined can be saved and loaded (``registry.py``). Everything else is optional: `config` lets the map be
+saved, ``_log_mse`` gives its error in closed form, ``_flops`` its cost, and the members under *For engines* make
+attention faster.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import Self
 
-from hrf import disk, kernels, tuning
+from hrf import atomic_write, kernels, tuning
 from hrf.features.encoding import encode
 from hrf.features.flops import Flops
 from hrf.features.streaming import Table
@@ -43,9 +44,6 @@ class Linearised(Registered, nn.Module):
     dim: int
     heads: int | None
     feature_dim: int
-
-    # Floats of output per block.
-    _block: int = tuning.FEATURE_FLOATS
 
     @full_precision
     def queries(self, x: Tensor) -> Tensor:
@@ -152,6 +150,10 @@ class Linearised(Registered, nn.Module):
 
     # For subclasses.
 
+    @property
+    def _block(self) -> int:
+        return tuning.FEATURE_FLOATS
+
     def _flops(self) -> Flops:
         raise NotImplementedError(f"{type(self).__name__} does not count its FLOPs")
 
@@ -239,13 +241,13 @@ class FeatureMap(Linearised):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the map to a ``.safetensors`` file that `hrf.load` opens."""
-        disk.write(Path(path), encode(self))
+        atomic_write.write(Path(path), encode(self))
 
     # For engines: attention, sampling and advice use these.
 
     @property
     def factorised(self) -> bool:
-        """Whether an estimate is a product of features, each of which depends on its own vector alone."""
+        """Whether estimates are products of features, and features of a vector depend on no other vector."""
         return all(
             part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
         )

@@ -52,7 +52,7 @@ class ClusterFeatures(FeatureMap):
     @property
     @override
     def active_width(self) -> int:
-        """The width of the blocks of a vector's own cluster: n_k for a query, n_q for a key; the larger counts."""
+        """Features of the own cluster: n_k of all n_q·n_k blocks for a query, n_q for a key; the larger counts."""
         return self.feature_dim // min(self.n_q, self.n_k)
 
     @property

@@ -47,8 +47,6 @@ class Hybrid(FeatureMap):
     True
     """
 
-    _block = tuning.HYBRID_FLOATS
-
     def __init__(self, bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
         super().__init__()
         check_parts(bases, coefficients)
@@ -62,6 +60,11 @@ class Hybrid(FeatureMap):
             c.feature_dim * (base.feature_dim + last)
             for c, base in zip(coefficients, bases[:-1], strict=True)
         )
+
+    @property
+    @override
+    def _block(self) -> int:
+        return tuning.HYBRID_FLOATS
 
     @property
     def base_maps(self) -> list[FeatureMap]:

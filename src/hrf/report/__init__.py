@@ -3,7 +3,7 @@
 Importing this module needs neither rich nor matplotlib; `table` and `progress` import rich when they are called.
 """
 
-from hrf.disk import folder, write
+from hrf.atomic_write import folder, write
 from hrf.report import pages
 from hrf.report.figures import png
 from hrf.report.number_format import count, number

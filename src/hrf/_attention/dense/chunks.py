@@ -70,7 +70,7 @@ class Chunks(ABC):
     """Vectors, values and features of one chunk after the other.
 
     Attributes:
-        length: how many times longer a chunk is than the shortest.
+        length: of a chunk, in units of `tuning.CAUSAL_CHUNK` positions.
     """
 
     length = 1

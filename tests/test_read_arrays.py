@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hrf import files
+from hrf import read_arrays
 
 ARRAY = np.arange(6.0).reshape(3, 2)
 NO_ARRAY = "is damaged, or holds no plain array of numbers"
@@ -30,7 +30,7 @@ def test_every_kind_of_file(folder):
     (folder / "with:colon.csv").write_text("0,1\n2,3\n4,5\n")
     whole = ["a.npy", "whole.npy", "one.npz", "a.csv", "named.csv", "with:colon.csv"]
     for location in [*whole, "one.npz:x", "two.npz:x", "two.safetensors:x"]:
-        read = files.read_array(location)
+        read = read_arrays.read_array(location)
         assert read.dtype == torch.float64
         assert torch.equal(read, torch.from_numpy(ARRAY)), location
 
@@ -89,21 +89,21 @@ def write_bad_files(folder):
 def test_what_is_wrong_is_said_in_one_sentence(location, sentence, folder):
     write_bad_files(folder)
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the sentence is compared below)
-        files.read_array(location)
+        read_arrays.read_array(location)
     assert str(error.value).startswith(sentence)
     assert "\n" not in str(error.value)
 
 
 def test_wine():
-    q, k = files.wine(3)
+    q, k = read_arrays.wine(3)
     assert q.shape == k.shape == (89, 13)
     both = torch.cat([q, k])
     assert both.mean(0).abs().max() < 1e-12
     assert float(both.square().sum(-1).mean()) == pytest.approx(1)
-    assert not torch.equal(files.wine(4)[0], q)
+    assert not torch.equal(read_arrays.wine(4)[0], q)
 
 
 def test_wine_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ValueError, match="need scikit-learn"):
-        files.wine()
+        read_arrays.wine()
