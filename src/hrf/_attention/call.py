@@ -35,6 +35,7 @@ class Call:
         learned: tensors of the map that want gradients.
         resumed: whether a state of earlier tokens is continued.
         past: keys and values so far, where exact pairs of clusters need them.
+        visible: values of the keys before this call, for causal calls.
     """
 
     feature_map: FeatureMap
@@ -46,6 +47,7 @@ class Call:
     learned: tuple[Tensor, ...]
     resumed: bool = False
     past: Any = None
+    visible: Any = None
 
     @classmethod
     def of(

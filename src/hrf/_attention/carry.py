@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, key_moments, per_row
 from hrf._attention.dense.chunks import LOWEST
 from hrf._attention.inputs import Inputs
+from hrf._attention.visible import Visible, of_all
 from hrf.features.base import FeatureMap
 
 __all__ = ["Carry", "Past", "prepare"]
@@ -37,24 +39,30 @@ class Carry(NamedTuple):
         state: Σ ψ(y) vᵀ with a column for the denominators, ``(B, H, D, d_v + 1)``.
         scale: its log scale, ``(B, H, 1, 1)``.
         moments: sums of `key_moments`, ``(B, H, 1, ·)``.
+        total: sums of values and their number, ``(B, H, 1, d_v + 1)``.
+        low: minimum of values, ``(B, H, 1, d_v)``; without columns for maps without signs.
+        high: maximum of values, likewise.
         past: the keys themselves, if some pairs are exact.
     """
 
     state: Tensor
     scale: Tensor
     moments: Tensor
+    total: Tensor
+    low: Tensor
+    high: Tensor
     past: Past | None = None
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Carry:
         """Rebuild a carry from `tensors`."""
         past = Past(*(tensors[name] for name in Past._fields)) if "key" in tensors else None
-        return cls(tensors["state"], tensors["scale"], tensors["moments"], past)
+        return cls(*(tensors[name] for name in cls._fields[:-1]), past)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
         past = {} if self.past is None else self.past._asdict()
-        return {"state": self.state, "scale": self.scale, "moments": self.moments, **past}
+        return {**dict(zip(self._fields[:-1], self[:-1], strict=True)), **past}
 
 
 def prepare(
@@ -79,3 +87,19 @@ def prepare(
     else:
         state, scale = carry.state.to(inputs.dtype), carry.scale.to(inputs.dtype)
     return call, (*inputs[:3], state, scale, None, None)
+
+
+def _visible(inputs: Inputs, feature_map: FeatureMap, carry: Carry | None) -> Visible:
+    """Describe the values of the keys before a call, ``(N, 1, ·)``."""
+    if carry is None:
+        no_keys = inputs.value[:, :, :0].detach()
+        empty = of_all(no_keys, None, inputs.dtype, signed=not feature_map.nonnegative)
+        if empty.low is None or empty.high is None:
+            return empty
+        return Visible(
+            empty.total, torch.full_like(empty.low, torch.inf), torch.full_like(empty.high, -torch.inf)
+        )
+    total, low, high = (
+        t.detach().to(inputs.dtype).flatten(0, 1) for t in (carry.total, carry.low, carry.high)
+    )
+    return Visible(total, None, None) if feature_map.nonnegative else Visible(total, low, high)

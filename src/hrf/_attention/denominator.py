@@ -2,8 +2,9 @@
 
 The true denominator is Σ_y K(x, y) over the n keys that x sees, and by Jensen's inequality it is at least
 n exp(mean log K(x, y)): n exp(xᵀȳ) for the softmax kernel, from the mean ȳ of the keys alone. An estimate
-below a small part of that bound, or negative, says nothing about the row; dividing by it would blow the row
-up. Features without signs cannot do that: numerator and denominator are small together, and the ratio stays.
+below a small part of that bound, or negative, says nothing about the row; neither does one that is lost to
+underflow. Such a row returns the mean of the values it sees, and every other output is moved into the box of the
+values (``visible.py``).
 """
 
 from __future__ import annotations
@@ -30,23 +31,28 @@ RULES = ("clamp", "raise", "none")
 
 
 class Denominator:
-    """A rule for denominators that are too small, and a count of those met.
+    """A rule for denominators that are too small, and a count of what it did.
+
+    A denominator is too small if it is negative, below `FLOOR` of its lower bound, or lost to underflow.
 
     Args:
-        rule: ``"clamp"`` sets it to `FLOOR` of its lower bound, ``"raise"`` refuses to go on, ``"none"``
-            divides as is.
+        rule: ``"clamp"``: a row whose denominator is too small returns the mean of the values it sees, and passes no
+            gradient on; all other outputs are clipped to the coordinate-wise minimum and maximum of these values, which
+            never increases their error. ``"raise"`` refuses to go on where a denominator is too small. ``"none"`` divides
+            as is.
 
     Attributes:
         rows: denominators seen, of queries that see any key.
-        clamped: denominators that were too small (negative or below `FLOOR` of the bound; for features without
-            signs, lost to underflow).
+        clamped: rows whose denominator was too small.
+        clipped: other rows with an output outside the box of the values, by more than rounding.
     """
 
     def __init__(self, rule: str = "clamp") -> None:
         if rule not in RULES:
             raise ValueError(f"denominator is {rule!r}; expected one of {', '.join(RULES)}, or a Denominator")
         self.rule = rule
-        self._rows = self._clamped = torch.zeros((), dtype=torch.long)  # so that no device is waited for
+        # Tensors, so that no device is waited for.
+        self._rows = self._clamped = self._clipped = torch.zeros((), dtype=torch.long)
 
     @classmethod
     def of(cls, rule: str | Denominator) -> Denominator:
@@ -60,38 +66,50 @@ class Denominator:
 
     @property
     def clamped(self) -> int:
-        """Number of denominators that were too small."""
+        """Number of rows whose denominator was too small."""
         return int(self._clamped)
 
+    @property
+    def clipped(self) -> int:
+        """Number of other rows with an output outside the box of the values."""
+        return int(self._clipped)
+
     def __repr__(self) -> str:
-        return f"Denominator({self.rule!r}, rows={self.rows}, clamped={self.clamped})"
+        counts = f"rows={self.rows}, clamped={self.clamped}, clipped={self.clipped}"
+        return f"Denominator({self.rule!r}, {counts})"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether outputs are replaced and clipped, rather than left as they are divided."""
+        return self.rule != "none"
 
     def settle(self, denominators: Tensor, log_scale: Tensor, bound: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the numbers to divide by, and which denominators are too small, ``(..., L, 1)`` both.
 
-        Nonnegative features have no bound; their sums are 0 where there are no keys or all terms underflow, and
-        dividing by infinity gives zeros there.
+        Small ones are divided by infinity, so that their quotients and gradients are zero.
 
         Args:
             denominators: estimates over exp(log_scale).
             log_scale: their scale.
             bound: logarithm of the lower bound, or ``None`` for nonnegative features.
         """
-        if bound is None:
-            low = denominators.detach() <= 0
-            return denominators.masked_fill(low, torch.inf), low
-        floor = FLOOR * (bound - log_scale).exp().detach()
-        low = denominators.detach() <= floor
-        if self.rule != "none":
-            denominators = torch.where(low, floor, denominators)
+        known, limits = denominators.detach(), torch.finfo(denominators.dtype)
+        floor: Tensor | float = limits.tiny / limits.eps
+        if bound is not None:
+            floor = (FLOOR * (bound - log_scale).exp().detach()).clamp(min=floor)
+        small = ~((known > floor) & (known < torch.inf))
+        if self.replaces:
+            return denominators.masked_fill(small, torch.inf), small
         # Without keys it is 0/0, and zeros are wanted.
-        return denominators.masked_fill(denominators == 0, torch.inf), low
+        return denominators.masked_fill(known == 0, torch.inf), small
 
-    def count(self, low: Tensor, keys: Tensor) -> None:
-        """Count what `settle` found, given the number of keys per row; raise if that is the rule."""
+    def count(self, small: Tensor, keys: Tensor, clipped: Tensor | None = None) -> None:
+        """Count small denominators and clipped rows, given the number of keys per row; raise if that is the rule."""
         seen = keys > 0
-        rows, clamped = seen.sum() * (low.numel() // max(1, seen.numel())), (low & seen).sum()
+        rows, clamped = seen.sum() * (small.numel() // max(1, seen.numel())), (small & seen).sum()
         self._rows, self._clamped = self._rows.to(rows.device) + rows, self._clamped.to(rows.device) + clamped
+        if clipped is not None:
+            self._clipped = self._clipped.to(rows.device) + clipped.sum()
         if self.rule == "raise" and clamped:
             raise ValueError(
                 f"{int(clamped)} of {int(rows)} denominators are negative, zero or below {FLOOR} of the "

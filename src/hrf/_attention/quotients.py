@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, log_bound
+from hrf._attention.visible import Visible, bounded, of_all
 from hrf.numerics import Features, is_traced
 
 __all__ = ["Outputs", "Quotients"]
@@ -30,9 +31,11 @@ class Quotients:
     def __init__(self, call: Call, query: Tensor, value: Tensor, out: Tensor | None = None) -> None:
         self._call, self._lead = call, query.shape[:3]
         self._x, self._seen = query.to(call.dtype).flatten(0, 1), call.moments.flatten(0, 1)
+        self._visible = of_all(value, call.ignore, call.dtype, signed=not call.feature_map.nonnegative)
         self._out = self._x.new_empty(*self._lead, value.shape[-1]) if out is None else out
         self._places = self._out.view(*self._x.shape[:2], value.shape[-1])
-        self._low = torch.empty_like(self._x[..., :1], dtype=torch.bool)
+        self._small = torch.empty_like(self._x[..., :1], dtype=torch.bool)
+        self._clipped = torch.zeros_like(self._small)
         self._traced: list[Tensor] = []
         self._row = self._token = 0
 
@@ -44,18 +47,30 @@ class Quotients:
         with torch.no_grad():
             keys = self._seen[rows] if self._seen.shape[1] == 1 else self._seen[some]
             bound = log_bound(self._call.feature_map, self._x[some], keys, self._call.root)
-        used, self._low[some] = self._call.rule.settle(values[..., -1:].contiguous(), log_scale, bound)
-        if values.requires_grad or is_traced():
-            self._traced.append((values[..., :-1] / used).flatten(0, 1))
-        else:
-            torch.div(values[..., :-1], used, out=self._places[some])
+        used, small = self._call.rule.settle(values[..., -1:].contiguous(), log_scale, bound)
+        self._small[some] = small
+        traced = values.requires_grad or is_traced()
+        out = values[..., :-1] / used if traced else torch.div(values[..., :-1], used, out=self._places[some])
+        if self._call.rule.replaces:
+            out, moved = bounded(out, small, Visible(*(t if t is None else t[rows] for t in self._visible)))
+            if moved is not None:
+                self._clipped[some] = moved.any(-1, keepdim=True)
+        if traced:
+            self._traced.append(out.flatten(0, 1))
+        elif self._call.rule.replaces:
+            self._places[some] = out
         end = some[1].stop
         self._row, self._token = (self._row, end) if end < self._x.shape[1] else (rows.stop, 0)
 
     @property
-    def low(self) -> Tensor:
+    def small(self) -> Tensor:
         """Which denominators are too small, ``(B, H, L, 1)``."""
-        return self._low.unflatten(0, self._lead[:2])
+        return self._small.unflatten(0, self._lead[:2])
+
+    @property
+    def clipped(self) -> Tensor:
+        """Which rows were clipped, ``(B, H, L, 1)``."""
+        return self._clipped.unflatten(0, self._lead[:2])
 
     def values(self) -> Tensor:
         """Return all outputs, ``(B, H, L, d_v)``."""
@@ -63,51 +78,63 @@ class Quotients:
 
 
 class Outputs(NamedTuple):
-    """Outputs of all rows, and what a backward pass by hand needs of their denominators.
+    """Outputs of all rows, and what a backward pass by hand needs of them.
 
     Attributes:
         values: ``(N, L, d_v)``.
         used: the numbers divided by, ``(N, L, 1)``, at the scale of the sums.
         log_scale: the scale of the sums, ``(N, L, 1)``.
-        low: which denominators were too small, ``(N, L, 1)``.
+        small: which denominators were too small, ``(N, L, 1)``.
+        moved: which outputs were moved into the box, ``(N, L, d_v)``; ``None`` for maps without signs.
     """
 
     values: Tensor
     used: Tensor
     log_scale: Tensor
-    low: Tensor
+    small: Tensor
+    moved: Tensor | None = None
 
     @classmethod
-    def empty(cls, sums: Tensor, length: int) -> Outputs:
+    def empty(cls, sums: Tensor, length: int, *, signed: bool = False) -> Outputs:
         """Allocate outputs for sums like ``(N, ·, d_v + 1)``."""
         n, _, width = sums.shape
-        used = sums.new_empty(n, length, 1)
-        low = torch.empty_like(used, dtype=torch.bool)
-        return cls(sums.new_empty(n, length, width - 1), used, torch.empty_like(used), low)
+        used, values = sums.new_empty(n, length, 1), sums.new_empty(n, length, width - 1)
+        moved = torch.zeros_like(values, dtype=torch.bool) if signed else None
+        return cls(values, used, torch.empty_like(used), torch.empty_like(used, dtype=torch.bool), moved)
 
-    def fill(self, call: Call, rows: slice, x: Tensor, sums: Features) -> None:
+    def fill(self, call: Call, rows: slice, x: Tensor, sums: Features, visible: Visible) -> None:
         """Divide the sums of some rows, ``(N, rows, d_v + 1)``; x are their queries, ``(B, H, rows, d)``, scaled."""
         seen = call.moments if call.moments.shape[2] == 1 else call.moments[:, :, rows]
         bound = log_bound(call.feature_map, x, seen)
         denominators = sums.values[..., -1:]
-        used, low = call.rule.settle(
+        used, small = call.rule.settle(
             denominators, sums.log_scale, None if bound is None else bound.flatten(0, 1)
         )
-        self.used[:, rows], self.log_scale[:, rows], self.low[:, rows] = used, sums.log_scale, low
-        torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
+        self.used[:, rows], self.log_scale[:, rows], self.small[:, rows] = used, sums.log_scale, small
+        out = torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
+        if call.rule.replaces:
+            found, moved = bounded(out, small, visible)
+            if found is not out:
+                self.values[:, rows] = found
+            if moved is not None and self.moved is not None:
+                self.moved[:, rows] = moved
 
-    def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the sums of some rows at ``log_scale``, and of their log scale.
+    def count(self, call: Call, lead: torch.Size) -> None:
+        """Count small denominators and clipped rows of B and H = ``lead``."""
+        clipped = None if self.moved is None else self.moved.any(-1, keepdim=True)
+        call.rule.count(self.small.unflatten(0, lead), call.moments[..., :1], clipped)
 
-        ``(N, rows, d_v + 1)`` and ``(N, rows, 1)``. Numerator and denominator share their scale, so the latter gradient
-        is zero except where the floor replaced the denominator.
+    def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> Tensor:
+        """Return the gradients of the sums of some rows at ``log_scale``: ``(N, rows, d_v + 1)``.
+
+        Rows with a small denominator and outputs that were moved have none. Numerator and denominator share their scale,
+        so it has no gradient.
         """
-        values, used, before, low = (tensor[:, rows] for tensor in self)
+        values, used, before, small = (tensor[:, rows] for tensor in self[:4])
         used = used * (before - log_scale).exp()
-        if rule.rule == "none":
-            low = torch.zeros_like(low)
-        inner = (grad * values).sum(-1, keepdim=True)
+        if self.moved is not None:
+            grad = grad.masked_fill(self.moved[:, rows], 0)
         out = grad.new_empty(*grad.shape[:-1], grad.shape[-1] + 1)
         torch.div(grad, used, out=out[..., :-1])
-        out[..., -1:] = (inner / used).neg_().masked_fill_(low, 0)
-        return out, inner.masked_fill(~low, 0)
+        out[..., -1:] = ((grad * values).sum(-1, keepdim=True) / used).neg_()
+        return out.masked_fill_(small, 0) if rule.replaces else out

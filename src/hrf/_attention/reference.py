@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import check
+from hrf._attention.visible import Visible, bounded
 from hrf.features.base import FeatureMap
 from hrf.numerics import Features
 
@@ -81,9 +82,22 @@ def _one(
         logs = feature_map.log_kernel(x, y).masked_fill(~visible, 0)
         bound = logs.sum(-1, keepdim=True) / keys.clamp(min=1) + keys.log()
     values, log_scale = _sums(x, y, v, feature_map, visible)
-    used, low = rule.settle(values[..., -1:], log_scale, bound)
-    rule.count(low, keys)
-    return values[..., :-1] / used
+    used, small = rule.settle(values[..., -1:], log_scale, bound)
+    out, moved = values[..., :-1] / used, None
+    if rule.replaces:
+        out, moved = bounded(out, small, _seen(v.detach(), visible, keys))
+    rule.count(small, keys, None if moved is None else moved.any(-1))
+    return out
+
+
+def _seen(v: Tensor, visible: Tensor, keys: Tensor) -> Visible:
+    """Describe the values ``(H, S, d_v)`` that each row sees, ``(H, L, ·)``."""
+    total = torch.cat([visible.to(v.dtype) @ v, keys.expand(len(v), -1, -1)], -1)
+    if not v.shape[1]:
+        return Visible(total, total[..., :-1], total[..., :-1])
+    each, hidden = v.unsqueeze(1), ~visible.unsqueeze(-1)  # (H, L, S, d_v)
+    low, high = each.masked_fill(hidden, torch.inf), each.masked_fill(hidden, -torch.inf)
+    return Visible(total, low.amin(2), high.amax(2))
 
 
 def _sums(

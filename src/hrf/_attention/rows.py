@@ -51,14 +51,15 @@ def _forward(
     saved: list[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
     out = query.new_empty(*query.shape[:-1], value.shape[-1], dtype=call.dtype)
-    low = torch.empty_like(out[..., :1], dtype=torch.bool)
+    small = torch.empty_like(out[..., :1], dtype=torch.bool)
+    clipped = torch.empty_like(small)
     for part in parts(query, key, tuning.ROWS_INFERENCE if saved is None else tuning.ROWS_FORWARD):
         own = call.part(part)
         quotients = Quotients(own, query[part], value[part], out[part])
         for sums in stream(*_arguments(own, query[part], key[part], value[part]), ones=True):
             quotients.add(sums)
-        low[part] = quotients.low
-    call.rule.count(low, call.moments[..., :1])
+        small[part], clipped[part] = quotients.small, quotients.clipped
+    call.rule.count(small, call.moments[..., :1], clipped)
     if saved is not None:
         saved += [query, key, value]
     return (out,)

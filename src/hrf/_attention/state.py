@@ -73,9 +73,10 @@ class AttentionState:
             self._check_size(rows.value)
             carry = Carry.of(self._tensors)
         call, tensors = self._path.prepare(rows, self.feature_map, self.denominator, carry)
-        out, state, log_scale = runner(self._path, call, tensors)(call, *tensors)
+        out, state, log_scale, *visible = runner(self._path, call, tensors)(call, *tensors)
         if key.shape[-2]:
-            self._tensors = Carry(state, log_scale, call.moments[:, :, -1:], call.past).tensors()
+            carry = Carry(state, log_scale, call.moments[:, :, -1:], *visible, call.past)
+            self._tensors = carry.tensors()
         return inputs.restored(out)
 
     def step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class AttentionState:
 
     def load(self, tensors: Mapping[str, Tensor]) -> Self:
         """Continue from what `tensors` returned."""
-        expected = ["state", "scale", "moments"]
+        expected = list(Carry._fields[:-1])
         if not self.feature_map.factorised and getattr(self.feature_map, "exact", None) is not None:
             expected += Past._fields
         if set(tensors) not in (set(), set(expected)):

@@ -23,6 +23,7 @@ from hrf._attention.dense.chunks import LOWEST, Dense
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
 from hrf._attention.rows import prepare
+from hrf._attention.visible import of_all
 from hrf.numerics import Features
 
 __all__ = ["PATH"]
@@ -41,8 +42,8 @@ def _forward(
     else:
         blocks = Dense(call)
         state, scale = _state(blocks, key, value)
-        outputs = _outputs(blocks, query, state, scale)
-    call.rule.count(outputs.low.unflatten(0, query.shape[:2]), call.moments[..., :1])
+        outputs = _outputs(blocks, query, value, state, scale)
+    outputs.count(call, query.shape[:2])
     if saved is not None:
         saved += [query, key, value, state, scale, *outputs]
     return (outputs.values.unflatten(0, query.shape[:2]),)
@@ -62,13 +63,15 @@ def _state(blocks: Dense, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return state.mT.contiguous(), scale
 
 
-def _outputs(blocks: Dense, query: Tensor, state: Tensor, scale: Tensor) -> Outputs:
+def _outputs(blocks: Dense, query: Tensor, value: Tensor, state: Tensor, scale: Tensor) -> Outputs:
     """Divide the sums of all rows, which see the same state."""
-    outputs = Outputs.empty(state, query.shape[2])
+    call, signed = blocks.call, not blocks.call.feature_map.nonnegative
+    visible = of_all(value, call.ignore, call.dtype, signed=signed)
+    outputs = Outputs.empty(state, query.shape[2], signed=signed)
     for rows in blocks.blocks(query):
         x = blocks.vectors(query, rows, "query")
         phi = blocks.features(x, rows, "query")
-        outputs.fill(blocks.call, rows, x, Features(phi.values @ state, phi.log_scale + scale))
+        outputs.fill(call, rows, x, Features(phi.values @ state, phi.log_scale + scale), visible)
     return outputs
 
 
@@ -82,8 +85,8 @@ def _backward(
     grad_state = torch.zeros_like(state.mT, memory_format=torch.contiguous_format)
     for rows in blocks.blocks(query):
         phi, pull = blocks.traced(query, rows, "query")
-        g, along = divided.pull(grad[:, rows], rows, phi.log_scale + scale, call.rule)
-        grad_query[:, :, rows] = pull([g @ state.mT], along, learned)
+        g = divided.pull(grad[:, rows], rows, phi.log_scale + scale, call.rule)
+        grad_query[:, :, rows] = pull([g @ state.mT], torch.zeros_like(phi.log_scale), learned)
         grad_state.baddbmm_(g.mT, phi.values)
     for rows in blocks.blocks(key):
         psi, pull = blocks.traced(key, rows, "key")

@@ -25,6 +25,7 @@ from hrf._attention.call import Call, Path
 from hrf._attention.dense.chunks import ChunkFeatures, Chunks, joined
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
+from hrf._attention.visible import Running, of_all
 from hrf.numerics import Features, common_scale
 
 __all__ = ["in_chunks"]
@@ -36,7 +37,7 @@ def in_chunks(
     """Return the path of causal attention for maps whose features ``chunks`` computes.
 
     Its tensors are query, key, value, the state and its scale, and the sums over exact pairs and their scale or two
-    times ``None``; its outputs are those of all rows, and the new state and its scale.
+    times ``None``; its outputs are those of all rows, the new state and its scale, and the values seen (`Visible`).
     """
     return Path(prepare, partial(_forward, chunks), partial(_backward, chunks))
 
@@ -99,14 +100,15 @@ def _forward(
     unscaled = None if call.resumed else UnscaledPositive.of(call, query, key, value)
     if unscaled and (found := unscaled.causal(tuning.CAUSAL_CHUNK)):
         outputs, states = found
-        tops = unscaled.tops()
+        tops, visible = unscaled.tops(), of_all(value, call.ignore, call.dtype, signed=False)
         last, last_scale = unscaled.joined(states, tops[:, -1:]), tops[:, -1:].clone()
         if saved is not None:
             outputs = outputs._replace(log_scale=unscaled.query_log_scale())
     else:
         chunks = make_chunks(call)
         running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
-        outputs = Outputs.empty(running.states[0], query.shape[2])
+        signed, seen = not call.feature_map.nonnegative, Running(call.visible)
+        outputs = Outputs.empty(running.states[0], query.shape[2], signed=signed)
         tops = running.scale.new_empty(len(running.scale), key.shape[2], 1)
         for chunk in _cut(query, key, chunks):
             x = chunks.vectors(query, chunk.rows, "query")
@@ -120,13 +122,14 @@ def _forward(
             sums = Features(values, phi.log_scale + top)
             if exact is not None and exact_scale is not None:
                 sums = _plus(sums, Features(exact[:, chunk.rows], exact_scale[:, chunk.rows]))
-            outputs.fill(call, chunk.rows, x, sums)
+            outputs.fill(call, chunk.rows, x, sums, seen.chunk(v, chunk.groups))
             running.add(psi, v, top[:, -1:])
-        last, last_scale = joined(running.states), running.scale.clone()
-    call.rule.count(outputs.low.unflatten(0, lead), call.moments[..., :1])
+        last, last_scale, visible = joined(running.states), running.scale.clone(), seen.last
+    outputs.count(call, lead)
     if saved is not None:
         saved += [query, key, value, state, scale, exact_scale, tops, *outputs]
-    return outputs.values.unflatten(0, lead), last.unflatten(0, lead), last_scale.unflatten(0, lead)
+    total, low, high = (last.new_empty(len(last), 1, 0) if t is None else t for t in visible)
+    return tuple(t.unflatten(0, lead) for t in (outputs.values, last, last_scale, total, low, high))
 
 
 def _plus(sums: Features, others: Features) -> Features:
@@ -190,14 +193,14 @@ class _Backward:
                 chunk.tops(self.tops),
                 self.grad[:, chunk.rows],
             )
-            g, along = divided.pull(grad, chunk.rows, phi.log_scale + top, rule)
+            g = divided.pull(grad, chunk.rows, phi.log_scale + top, rule)
             grad_scores = (g @ v.mT).mul_(chunk.weights(psi.log_scale, top))
             decay = (running.scale - top).exp()
             grad_phi = phi.gradient(g * decay, running.states, grad_scores, psi)
             if grad_exact is not None and exact_scale is not None:
                 at = exact_scale[:, chunk.rows]
-                grad_exact[:, chunk.rows], _ = divided.pull(grad, chunk.rows, at, rule)
-            grad_query[:, :, chunk.rows] = pull(grad_phi, along, self.learned)
+                grad_exact[:, chunk.rows] = divided.pull(grad, chunk.rows, at, rule)
+            grad_query[:, :, chunk.rows] = pull(grad_phi, torch.zeros_like(phi.log_scale), self.learned)
             running.add(psi, v, top[:, -1:])
         return grad_query, grad_exact, before
 
@@ -210,7 +213,7 @@ class _Backward:
             psi, pull = chunks.traced(self.key, chunk.keys, "key")
             v, top = chunks.values(self.value, chunk.keys), chunk.tops(self.tops)
             start = before[chunk.keys.start]
-            g, _ = self.divided.pull(self.grad[:, chunk.rows], chunk.rows, phi.log_scale + top, rule)
+            g = self.divided.pull(self.grad[:, chunk.rows], chunk.rows, phi.log_scale + top, rule)
             weights = chunk.weights(psi.log_scale, top)
             scores = phi.scores(psi).mul_(weights)
             share = (psi.log_scale - top[:, -1:]).exp()  # of a key in the state after the chunk

@@ -227,8 +227,8 @@ def _settled(outputs: Outputs) -> Outputs | None:
     """Set rows without keys to zero; ``None`` if some denominator is too large, or not a number."""
     if not float(outputs.used.amax()) < _MOST:
         return None
-    low = outputs.used <= 0
-    if low.any():
-        outputs.values.masked_fill_(low, 0)
-        outputs.used.masked_fill_(low, torch.inf)
-    return outputs._replace(low=low)
+    small = outputs.used <= 0
+    if small.any():
+        outputs.values.masked_fill_(small, 0)
+        outputs.used.masked_fill_(small, torch.inf)
+    return outputs._replace(small=small)
