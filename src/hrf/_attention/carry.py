@@ -66,7 +66,7 @@ def prepare(
 ) -> tuple[Call, tuple[Tensor | None, ...]]:
     """Describe a causal call: row i sees the keys of ``carry`` and keys 0 … i.
 
-    The tensors are query, key, value, the state and its scale, and two times ``None`` for sums over exact pairs.
+    The tensors are query, key, value, the state and its scale, and ``None`` twice, for sums over exact pairs.
     """
     moments = key_moments(inputs, feature_map).cumsum(2)
     if carry is not None:

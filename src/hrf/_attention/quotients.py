@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, log_bound
-from hrf.numerics import Features, is_traced
+from hrf.numerics import Features
 
 __all__ = ["Outputs", "Quotients"]
 
@@ -45,7 +45,7 @@ class Quotients:
             keys = self._seen[rows] if self._seen.shape[1] == 1 else self._seen[some]
             bound = log_bound(self._call.feature_map, self._x[some], keys, self._call.root)
         used, self._low[some] = self._call.rule.settle(values[..., -1:].contiguous(), log_scale, bound)
-        if values.requires_grad or is_traced():
+        if values.requires_grad:
             self._traced.append((values[..., :-1] / used).flatten(0, 1))
         else:
             torch.div(values[..., :-1], used, out=self._places[some])

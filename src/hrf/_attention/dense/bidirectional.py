@@ -39,9 +39,8 @@ def _forward(
             state = unscaled.joined(states, scale)
             outputs = outputs._replace(log_scale=unscaled.query_log_scale())
     else:
-        blocks = Dense(call)
-        state, scale = _state(blocks, key, value)
-        outputs = _outputs(blocks, query, state, scale)
+        state, scale = _state(Dense(call), key, value)
+        outputs = _outputs(Dense(call), query, state, scale)
     call.rule.count(outputs.low.unflatten(0, query.shape[:2]), call.moments[..., :1])
     if saved is not None:
         saved += [query, key, value, state, scale, *outputs]
