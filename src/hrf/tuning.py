@@ -1,7 +1,9 @@
 """Block sizes: how much is computed at a time, in one place.
 
 They change speed and memory, and results only by rounding. They are read at call time, so a test may set them; compiled
-loops take them in when they are compiled. ``python -m benchmarks.tuning`` times each at half, once and twice its value.
+loops take LOOP_TOKENS and LOOP_KEYS in when they are compiled (``make clean`` after a change). ``python -m
+benchmarks.tuning`` times the others at half, once and twice their value, and keeps what it found in
+``benchmarks/results/tuning.json``.
 """
 
 from __future__ import annotations

@@ -69,9 +69,13 @@ def test_small_denominators_are_clamped_and_counted():
     low = weights.sum(-1, keepdim=True) < FLOOR * bound
     assert 0 < low.sum() < low.numel()
     assert (rule.rows, rule.clamped) == (low.numel(), int(low.sum()))
-    expected = weights @ v / torch.where(low, FLOOR * bound, weights.sum(-1, keepdim=True))
-    torch.testing.assert_close(out, expected, rtol=1e-6, atol=0)
-    assert repr(rule) == f"Denominator('clamp', rows=320, clamped={rule.clamped})"
+    quotient = (weights @ v / weights.sum(-1, keepdim=True)).clamp(
+        v.amin(-2, keepdim=True), v.amax(-2, keepdim=True)
+    )
+    expected = torch.where(low, v.mean(-2, keepdim=True), quotient)
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-12)
+    assert repr(rule) == f"Denominator('clamp', rows=320, clamped={rule.clamped}, clipped={rule.clipped})"
+    assert 0 < rule.clipped <= low.numel() - rule.clamped
     hrf.attention(q, k, v, phi, denominator=rule, scale=1.0)
     assert rule.rows == 2 * low.numel()
 
@@ -105,11 +109,14 @@ def test_positive_features_keep_their_ratio_however_small():
     assert (out >= v.amin(-2, keepdim=True) - 1e-12).all()
 
 
-def test_no_gradient_through_the_floor():
+def test_rows_with_a_small_denominator_pass_no_gradient_on():
     q, k, v = (t.clone().requires_grad_() for t in _far_apart())
-    rule = hrf.Denominator()
-    out = hrf.attention(q, k, v, build("trigonometric"), denominator=rule, scale=1.0)
-    assert rule.clamped
+    phi = build("trigonometric")
+    low = phi.estimate(q, k).sum(-1) < FLOOR * 40 * (q @ k.mean(-2, keepdim=True).mT).squeeze(-1).exp()
+    out = hrf.attention(q, k, v, phi, scale=1.0)
+    (grad,) = torch.autograd.grad(out[low].sum(), q, retain_graph=True)
+    assert not grad.any()
     out.sum().backward()
     for t in (q, k, v):
         assert t.grad.isfinite().all()
+        assert t.grad.any()

@@ -62,6 +62,20 @@ def test_bad_input_is_refused_in_words(arguments, options, error, says):
         hrf.attention(*arguments, build("positive"), **options)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e200])
+@pytest.mark.parametrize(
+    "name", ["positive", "trigonometric", "angular hybrid", "clustered shifted", "clustered paper"]
+)
+def test_every_engine_refuses_values_that_are_not_finite(name, bad, is_causal):
+    for place in (0, 1):
+        tensors = [Q.clone(), K.clone(), V.clone()]
+        tensors[place][0, 0, 3, 1] = bad
+        for train in (False, True):
+            with pytest.raises(ValueError, match=r"expected finite values$"):
+                hrf.attention(*(t.requires_grad_(train) for t in tensors), build(name), is_causal=is_causal)
+
+
 def test_a_name_is_no_map():
     with pytest.raises(TypeError, match="feature_map is 'positive'; expected a FeatureMap"):
         hrf.attention(Q, K, V, "positive")

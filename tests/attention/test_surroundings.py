@@ -66,3 +66,36 @@ def test_autocast_does_not_reach_the_backward_pass(name, is_causal):
         received = torch.autograd.grad(outputs[1], (q, k, v), torch.ones_like(outputs[1]))
     for mine, theirs in zip(received, expected, strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["positive", "angular hybrid", "clustered shifted"])
+def test_inside_a_transform_results_are_right_or_refused(name):
+    """Attention on constants while torch.func differentiates something else."""
+    (q, k, v), phi, received = (t.detach() for t in inputs(2)), build(name), []
+    expected = hrf.attention(q, k, v, phi)
+    try:
+        torch.func.grad(lambda x: received.append(hrf.attention(q, k, v, phi)) or x.sum())(torch.ones(2))
+    except (NotImplementedError, RuntimeError):
+        return
+    torch.testing.assert_close(received[0], expected)
+
+
+@both_ways
+@pytest.mark.parametrize("name", ["positive", "trigonometric", "angular hybrid", "clustered shifted"])
+def test_an_empty_batch_has_gradients(name, is_causal):
+    q, k, v = (t[:0].detach().requires_grad_() for t in inputs(2))
+    hrf.attention(q, k, v, build(name), is_causal=is_causal).sum().backward()
+    assert q.grad.shape == q.shape
+
+
+@both_ways
+@pytest.mark.parametrize("name", ["trigonometric", "angular hybrid"])
+def test_a_step_of_an_optimiser_before_the_backward_pass_is_refused(name, is_causal):
+    phi, (q, k, v) = build(name), inputs()
+    omega = next(phi.all_projections())
+    omega.omega.requires_grad_()
+    out = hrf.attention(q, k, v, phi, is_causal=is_causal)
+    with torch.no_grad():
+        omega.omega.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

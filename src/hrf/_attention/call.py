@@ -18,7 +18,7 @@ from hrf.features.base import FeatureMap
 from hrf.features.heads import of_heads
 from hrf.numerics import full_precision
 
-__all__ = ["Call", "Forward", "Path", "runner"]
+__all__ = ["Call", "Path", "runner"]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,6 @@ class Call:
         return replace(self, feature_map=feature_map, moments=self.moments[part], ignore=ignore)
 
 
-Forward = Callable[..., tuple[Tensor, ...]]
-
-
 class Path(NamedTuple):
     """One way to compute attention.
 
@@ -81,17 +78,16 @@ class Path(NamedTuple):
     """
 
     prepare: Callable[..., tuple[Call, tuple[Tensor | None, ...]]]
-    forward: Forward
+    forward: Callable[..., tuple[Tensor, ...]]
     backward: Callable[..., Sequence[Tensor | None]]
 
 
-def runner(path: Path, call: Call, tensors: Sequence[Tensor | None]) -> Forward:
-    """Return ``path.forward``, or the same with gradients where some tensor wants them."""
-    if not torch.is_grad_enabled():
-        return path.forward
-    if call.learned or any(t is not None and t.requires_grad for t in tensors):
+def runner(path: Path, call: Call, tensors: Sequence[Tensor | None]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return ``path.forward`` with gradients where some tensor wants them, and without autograd elsewhere."""
+    wanted = call.learned or any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled() and wanted:
         return partial(_with_gradients, path)
-    return path.forward
+    return torch.no_grad()(path.forward)
 
 
 def _with_gradients(path: Path, call: Call, *tensors: Tensor | None) -> tuple[Tensor, ...]:
@@ -103,9 +99,11 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, path: Path, call: Call, *tensors: Tensor | None) -> Any:
         saved: list[Tensor | None] = []
         outputs = path.forward(call, *tensors[: len(tensors) - len(call.learned)], saved=saved)
-        ctx.path, ctx.call, ctx.n_saved = path, call, len(saved)
-        # The backward pass uses the map again: saved here, a redraw in between is an error.
-        ctx.save_for_backward(*saved, *call.feature_map.buffers())
+        # The backward pass needs neither keys so far nor, unless they are saved, moments.
+        ctx.call = replace(call, moments=call.moments[:0], past=None)
+        ctx.path, ctx.n_saved = path, len(saved)
+        # It uses the map again: saved here, a redraw or a step of an optimiser in between is an error.
+        ctx.save_for_backward(*saved, *call.learned, *call.feature_map.buffers())
         ctx.mark_non_differentiable(*outputs[2:])
         return outputs
 

@@ -57,7 +57,7 @@ class Carry(NamedTuple):
     def of(cls, tensors: Mapping[str, Tensor]) -> Carry:
         """Rebuild a carry from `tensors`."""
         past = Past(*(tensors[name] for name in Past._fields)) if "key" in tensors else None
-        return cls(*(tensors[name] for name in cls._fields[:-1]), past)
+        return cls(**{name: tensors[name] for name in cls._fields[:-1]}, past=past)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
@@ -74,12 +74,20 @@ def prepare(
 ) -> tuple[Call, tuple[Tensor | None, ...]]:
     """Describe a causal call: row i sees the keys of ``carry`` and keys 0 … i.
 
-    The tensors are query, key, value, the state and its scale, and two times ``None`` for sums over exact pairs.
+    The tensors are query, key, value, the state and its scale, and ``None`` twice, for sums over exact pairs.
     """
     moments = key_moments(inputs, feature_map).cumsum(2)
     if carry is not None:
         moments = moments + carry.moments
-    call = Call.of(inputs, per_row(inputs, moments), feature_map, rule, resumed=carry is not None, past=past)
+    call = Call.of(
+        inputs,
+        per_row(inputs, moments),
+        feature_map,
+        rule,
+        resumed=carry is not None,
+        past=past,
+        visible=_visible(inputs, feature_map, carry),
+    )
     if carry is None:
         shape = *inputs.key.shape[:2], feature_map.feature_dim, inputs.value.shape[-1] + 1
         state = inputs.key.new_zeros(shape, dtype=inputs.dtype)

@@ -38,8 +38,8 @@ class Denominator:
     Args:
         rule: ``"clamp"``: a row whose denominator is too small returns the mean of the values it sees, and passes no
             gradient on; all other outputs are clipped to the coordinate-wise minimum and maximum of these values, which
-            never increases their error. ``"raise"`` refuses to go on where a denominator is too small. ``"none"`` divides
-            as is.
+            never increases their error. ``"raise"`` refuses to go on where a denominator is too small. ``"none"``
+            divides as is.
 
     Attributes:
         rows: denominators seen, of queries that see any key.

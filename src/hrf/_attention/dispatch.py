@@ -44,7 +44,7 @@ class Engine(NamedTuple):
         serves: whether a map is served; the first row that serves a map is taken.
         bidirectional: every query sees all keys.
         causal: query i sees the keys of a state, if there is one, and keys 0 … i. Decoding uses this path, too.
-        backward: how gradients are computed, bidirectional and causal.
+        backward: how gradients of the sums are computed; those of features by autograd, or by `FeatureMap.pullback`.
         compiled: which loops Numba compiles for the CPU.
     """
 
@@ -70,15 +70,15 @@ def _has_features(phi: FeatureMap) -> bool:
 
 # fmt: off
 ENGINES = (
-    # A ClusteredHybrid with base separable, shifted or shrunk; exact pairs, moving centres and a default map included.
+    # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
     Engine("clustered", _by_residual, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
-           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs"),
+           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
-    Engine("clustered", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
-           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs"),
+    Engine("clustered by pair", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
+           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
     Engine("angular", angular.serves, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
-           backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, without gradients"),
+           backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
     # (dense/unscaled_positive.py).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
@@ -95,5 +95,6 @@ def engine_for(feature_map: FeatureMap) -> Engine:
             return engine
     raise NotImplementedError(
         f"attention needs features, and {type(feature_map).__name__} is made of maps without them: a ClusteredHybrid "
-        "with exact pairs or moving centres; use the ClusteredHybrid itself, or fit it without exact pairs and recenter"
+        "with exact pairs or moving centres; use the ClusteredHybrid itself, or fit it with exact_share=0 and "
+        "recenter=False"
     )

@@ -2,7 +2,7 @@
 
 A segment is all tokens of one row (a head of one sequence) with one label. It is cut into blocks; only its last
 block is not full, so the work is that of the tokens plus half a block per segment, however uneven the labels.
-`LabelBlocks` is rebuilt by this loop::
+`LabelBlocks` holds what this loop would build::
 
     for row, group, label in segments:                      # in this order
         tokens = [l for l in range(L) if labels[row, group, l] == label]

@@ -10,7 +10,7 @@ from torch import Tensor
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, log_bound
 from hrf._attention.visible import Visible, bounded, of_all
-from hrf.numerics import Features, is_traced
+from hrf.numerics import Features
 
 __all__ = ["Outputs", "Quotients"]
 
@@ -49,10 +49,10 @@ class Quotients:
             bound = log_bound(self._call.feature_map, self._x[some], keys, self._call.root)
         used, small = self._call.rule.settle(values[..., -1:].contiguous(), log_scale, bound)
         self._small[some] = small
-        traced = values.requires_grad or is_traced()
+        traced = values.requires_grad
         out = values[..., :-1] / used if traced else torch.div(values[..., :-1], used, out=self._places[some])
         if self._call.rule.replaces:
-            out, moved = bounded(out, small, Visible(*(t if t is None else t[rows] for t in self._visible)))
+            out, moved = bounded(out, small, self._visible.map(lambda t: t[rows]))
             if moved is not None:
                 self._clipped[some] = moved.any(-1, keepdim=True)
         if traced:
@@ -119,7 +119,7 @@ class Outputs(NamedTuple):
             if moved is not None and self.moved is not None:
                 self.moved[:, rows] = moved
 
-    def count(self, call: Call, lead: torch.Size) -> None:
+    def count_rows(self, call: Call, lead: torch.Size) -> None:
         """Count small denominators and clipped rows of B and H = ``lead``."""
         clipped = None if self.moved is None else self.moved.any(-1, keepdim=True)
         call.rule.count(self.small.unflatten(0, lead), call.moments[..., :1], clipped)
@@ -127,8 +127,8 @@ class Outputs(NamedTuple):
     def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> Tensor:
         """Return the gradients of the sums of some rows at ``log_scale``: ``(N, rows, d_v + 1)``.
 
-        Rows with a small denominator and outputs that were moved have none. Numerator and denominator share their scale,
-        so it has no gradient.
+        Rows with a small denominator and outputs that were moved have none. Numerator and denominator share their
+        scale, so it has no gradient.
         """
         values, used, before, small = (tensor[:, rows] for tensor in self[:4])
         used = used * (before - log_scale).exp()

@@ -100,17 +100,14 @@ def _seen(v: Tensor, visible: Tensor, keys: Tensor) -> Visible:
     return Visible(total, low.amin(2), high.amax(2))
 
 
-def _sums(
-    x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor | None = None
-) -> Features:
+def _sums(x: Tensor, y: Tensor, v: Tensor, feature_map: FeatureMap, visible: Tensor) -> Features:
     """Sum K̂(x, y) v and, in the last column, K̂(x, y), over the keys that are visible: ``(..., L, d_v + 1)``."""
     v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
     if y.shape[-2] == 0:
         return Features(v.new_zeros(*x.shape[:-1], v.shape[-1]), x.new_zeros(*x.shape[:-1], 1))
     values, logs = feature_map.scaled_estimate(x, y)
     logs = logs.expand_as(values)
-    if visible is not None:
-        logs = logs.masked_fill(~visible, -torch.inf)
+    logs = logs.masked_fill(~visible, -torch.inf)
     scale = logs.detach().amax(-1, keepdim=True)
     scale = torch.where(scale.isneginf(), 0, scale)
     return Features((values * (logs - scale).exp()) @ v, scale)

@@ -8,6 +8,7 @@ next rows. Engines treat parts of a long row the same way (``recompute.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,7 +26,7 @@ from hrf.numerics import Features
 __all__ = ["Stream", "by_rows", "prepare"]
 
 # From queries, keys, values, the map, keys to keep, √scale and whether to add a column of ones, to the sums
-# Σ K̂(x, y) v(y): (rows, L, c) for some rows after the other, or (1, tokens, c) for parts of a long one.
+# Σ K̂(x, y) v(y): (rows, L, c) for a few rows at a time, or (1, tokens, c) for parts of a long one.
 Stream = Callable[..., Iterator[Features]]
 
 
@@ -34,9 +35,7 @@ def by_rows(stream: Stream) -> Path:
     return Path(prepare, partial(_forward, stream), partial(_backward, stream))
 
 
-def prepare(
-    inputs: Inputs, feature_map: FeatureMap, rule: Denominator, carry: None = None
-) -> tuple[Call, tuple[Tensor, ...]]:
+def prepare(inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> tuple[Call, tuple[Tensor, ...]]:
     """Describe a bidirectional call: every row sees all keys."""
     moments = per_row(inputs, total_moments(inputs, feature_map))
     return Call.of(inputs, moments, feature_map, rule), inputs[:3]
@@ -61,17 +60,18 @@ def _forward(
         small[part], clipped[part] = quotients.small, quotients.clipped
     call.rule.count(small, call.moments[..., :1], clipped)
     if saved is not None:
-        saved += [query, key, value]
+        saved += [query, key, value, call.moments]
     return (out,)
 
 
 def _backward(
     stream: Stream, call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]
 ) -> Sequence[Tensor]:
-    query, key, _ = saved
-    found = [torch.zeros_like(t) for t in (*saved, *call.learned)]
+    query, key, value, moments = saved
+    inputs, call = (query, key, value), replace(call, moments=moments)
+    found = [torch.zeros_like(t) for t in (*inputs, *call.learned)]
     for part in parts(query, key, tuning.ROWS_BACKWARD):
-        some = [t[part].detach().requires_grad_(n) for t, n in zip(saved, needed, strict=False)]
+        some = [t[part].detach().requires_grad_(n) for t, n in zip(inputs, needed, strict=False)]
         with torch.enable_grad():
             own = call.part(part)
             quotients = Quotients(own, some[0], some[2])

@@ -15,6 +15,7 @@ from hrf._attention.denominator import Denominator
 from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import check, uncompiled
 from hrf.features.base import FeatureMap
+from hrf.features.clustered import ClusteredHybrid
 from hrf.numerics import full_precision
 
 __all__ = ["AttentionState"]
@@ -75,7 +76,9 @@ class AttentionState:
         call, tensors = self._path.prepare(rows, self.feature_map, self.denominator, carry)
         out, state, log_scale, *visible = runner(self._path, call, tensors)(call, *tensors)
         if key.shape[-2]:
-            carry = Carry(state, log_scale, call.moments[:, :, -1:], *visible, call.past)
+            total, low, high = visible
+            moments = call.moments[:, :, -1:].clone()
+            carry = Carry(state, log_scale, moments, total, low, high, call.past)
             self._tensors = carry.tensors()
         return inputs.restored(out)
 
@@ -90,7 +93,7 @@ class AttentionState:
     def load(self, tensors: Mapping[str, Tensor]) -> Self:
         """Continue from what `tensors` returned."""
         expected = list(Carry._fields[:-1])
-        if not self.feature_map.factorised and getattr(self.feature_map, "exact", None) is not None:
+        if isinstance(self.feature_map, ClusteredHybrid) and self.feature_map.exact is not None:
             expected += Past._fields
         if set(tensors) not in (set(), set(expected)):
             names = f"{', '.join(expected[:-1])} and {expected[-1]}"

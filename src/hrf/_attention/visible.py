@@ -7,6 +7,7 @@ without signs stay in the box by themselves. Mean and box are constants for auto
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ class Visible(NamedTuple):
     total: Tensor
     low: Tensor | None
     high: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Visible:
+        """Apply a function to all tensors."""
+        low, high = (None if t is None else function(t) for t in (self.low, self.high))
+        return Visible(function(self.total), low, high)
 
     def mean(self) -> Tensor:
         """Return the mean; zeros where there are no values."""
@@ -78,21 +84,16 @@ class Running:
             v: values and a column of ones, ``(N, T, d_v + 1)``, zeros where ignored.
             groups: rows per key.
         """
-        found = [self.last.total + v.cumsum(1)]
+        found = Visible(self.last.total + v.cumsum(1), None, None)
         if self.last.low is not None and self.last.high is not None:
             hidden, values = v[..., -1:] == 0, v[..., :-1]
             lows = values.masked_fill(hidden, torch.inf).cummin(1).values
             highs = values.masked_fill(hidden, -torch.inf).cummax(1).values
-            found += [torch.minimum(self.last.low, lows), torch.maximum(self.last.high, highs)]
+            low, high = torch.minimum(self.last.low, lows), torch.maximum(self.last.high, highs)
+            found = found._replace(low=low, high=high)
         if v.shape[1]:
-            self.last = Visible(*_filled([t[:, -1:] for t in found]))
-        if groups > 1:
-            found = [t.repeat_interleave(groups, 1) for t in found]
-        return Visible(*_filled(found))
-
-
-def _filled(tensors: list[Tensor]) -> list[Tensor | None]:
-    return [*tensors, *[None] * (3 - len(tensors))]
+            self.last = found.map(lambda t: t[:, -1:])
+        return found if groups == 1 else found.map(lambda t: t.repeat_interleave(groups, 1))
 
 
 def bounded(out: Tensor, small: Tensor, visible: Visible) -> tuple[Tensor, Tensor | None]:

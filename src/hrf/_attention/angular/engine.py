@@ -13,10 +13,11 @@ from torch.nn.functional import pad
 from hrf._attention.angular.code_sums import CodeSums
 from hrf._attention.angular.codes import split
 from hrf._attention.dense.chunks import Scratch
+from hrf.features.base import Side
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential
 from hrf.features.hybrid import Hybrid
-from hrf.numerics import Features, finite, half_square
+from hrf.numerics import Features, check_finite, finite, half_square
 
 __all__ = ["CodeEngine", "CodeState"]
 
@@ -98,7 +99,7 @@ class CodeEngine:
 
     def write(self, rows: slice, y: Tensor, values: Tensor, keep: Tensor | None) -> CodeState:
         """Return the state of some keys."""
-        keys = self._tokens(y, rows, keep)
+        keys = self._tokens(y, "key", rows, keep)
         counts = self.products.codes.counts(keys.codes)
         scale = y.new_zeros(len(y), 1, 2).masked_fill_(counts.sum((1, 2)).view(-1, 1, 1) == 0, -torch.inf)
         if not keys.small:
@@ -109,7 +110,7 @@ class CodeEngine:
 
     def read(self, rows: slice, state: CodeState, x: Tensor, sums: Tensor) -> Features:
         """Return the sums for some queries, ``(R, L, c)``; ``sums`` are those of the state of all keys."""
-        queries, scale = self._tokens(x, rows, None), x.new_zeros(*x.shape[:2], 1)
+        queries, scale = self._tokens(x, "query", rows, None), x.new_zeros(*x.shape[:2], 1)
         small = queries.small and state.small
         if not small:
             queries, scale = self._rescaled(queries, state)
@@ -126,7 +127,7 @@ class CodeEngine:
         log_weight = (queries.log_weight + (key_scale - scale)).masked_fill(absent, -torch.inf)
         return queries._replace(log_weight=log_weight), scale
 
-    def _tokens(self, u: Tensor, rows: slice, keep: Tensor | None) -> _Tokens:
+    def _tokens(self, u: Tensor, side: Side, rows: slice, keep: Tensor | None) -> _Tokens:
         omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
         products, square = u @ omega.mT, self.root**2 * half_square(u)
         codes = self.products.codes.of_signs(products[..., -self.n :])
@@ -138,6 +139,7 @@ class CodeEngine:
             codes = codes.where(keep.mT, self.products.codes.shape[1])
         weights = [base.isotropic_log_weight(square) for base in self.bases]
         log_weight = torch.cat(weights, -1)
+        check_finite(log_weight, u, side)
         # Queries and keys get a third of the range each, and the sums with the values the last.
         small = _largest(projected) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
         if keep is not None:

@@ -38,7 +38,7 @@ def stream(
     *,
     ones: bool = False,
 ) -> Iterator[Features]:
-    """Yield Σ_y K̂(x, y) v(y) over the keys to keep, ``(rows, L, c)`` for one batch of rows after the other.
+    """Yield Σ_y K̂(x, y) v(y) over the keys to keep, ``(rows, L, c)`` for a few rows at a time.
 
     Args:
         x: queries ``(..., H, L, d)``, checked.

@@ -34,7 +34,7 @@ class Clustered(Chunks):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.length = tuning.CLUSTERED_CHUNKS
+        self.multiple = tuning.CLUSTERED_CHUNKS
         assert isinstance(call.feature_map, ClusteredHybrid)
         self._phi = call.feature_map
 

@@ -75,7 +75,7 @@ class Lists(NamedTuple):
     def products(self, queries: LabelBlocks, x: Tensor, y: Tensor, values: Tensor) -> Iterator[_Products]:
         """Yield batches of the blocks that meet any key."""
         both = torch.cat([y, values], -1)  # one gather is faster than two
-        # LabelBlocks that meet about as many keys go together.
+        # Blocks that meet about as many keys go together.
         most, order = self.lengths.amax(-1).sort()
         lengths, least = most.tolist(), self.lengths.amin(-1)[order].tolist()
         for some in _batches(lengths, lengths.count(0), queries.members.shape[-1]):

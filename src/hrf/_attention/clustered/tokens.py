@@ -88,7 +88,7 @@ class ClusteredTokens(NamedTuple):
         return tokens @ (others * (self.root * LOG2E)).index_select(0, row).mT
 
     def residuals(self) -> Tensor:
-        """Subtract from each token its centre, ``(..., H, L, d)``; tokens that are left out get anything."""
+        """Subtract from each token its centre, ``(..., H, L, d)``; tokens that are left out get arbitrary values."""
         centers = self.centers.view(*self.tokens.shape[:-2], *self.centers.shape[-2:])
         own = gather_rows(-centers, self.labels.clamp(max=centers.shape[-2] - 1))
         return torch.add(own, self.tokens, alpha=self.root)

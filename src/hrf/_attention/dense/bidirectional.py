@@ -40,10 +40,9 @@ def _forward(
             state = unscaled.joined(states, scale)
             outputs = outputs._replace(log_scale=unscaled.query_log_scale())
     else:
-        blocks = Dense(call)
-        state, scale = _state(blocks, key, value)
-        outputs = _outputs(blocks, query, value, state, scale)
-    outputs.count(call, query.shape[:2])
+        state, scale = _state(Dense(call), key, value)
+        outputs = _outputs(Dense(call), query, value, state, scale)
+    outputs.count_rows(call, query.shape[:2])
     if saved is not None:
         saved += [query, key, value, state, scale, *outputs]
     return (outputs.values.unflatten(0, query.shape[:2]),)

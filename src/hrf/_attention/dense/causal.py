@@ -36,8 +36,8 @@ def in_chunks(
 ) -> Path:
     """Return the path of causal attention for maps whose features ``chunks`` computes.
 
-    Its tensors are query, key, value, the state and its scale, and the sums over exact pairs and their scale or two
-    times ``None``; its outputs are those of all rows, the new state and its scale, and the values seen (`Visible`).
+    Its tensors are query, key, value, the state and its scale, and the sums over exact pairs and their scale or
+    ``None`` twice; its outputs are those of all rows, the new state and its scale, and the values seen (`Visible`).
     """
     return Path(prepare, partial(_forward, chunks), partial(_backward, chunks))
 
@@ -62,7 +62,7 @@ class _Chunk(NamedTuple):
 
 
 def _cut(query: Tensor, key: Tensor, chunks: Chunks) -> Iterator[_Chunk]:
-    length, size = key.shape[2], chunks.length * tuning.CAUSAL_CHUNK
+    length, size = key.shape[2], chunks.multiple * tuning.CAUSAL_CHUNK
     groups = query.shape[2] // max(1, length)
     for start in range(0, length, size):
         stop = min(start + size, length)
@@ -125,7 +125,7 @@ def _forward(
             outputs.fill(call, chunk.rows, x, sums, seen.chunk(v, chunk.groups))
             running.add(psi, v, top[:, -1:])
         last, last_scale, visible = joined(running.states), running.scale.clone(), seen.last
-    outputs.count(call, lead)
+    outputs.count_rows(call, lead)
     if saved is not None:
         saved += [query, key, value, state, scale, exact_scale, tops, *outputs]
     total, low, high = (last.new_empty(len(last), 1, 0) if t is None else t for t in visible)
@@ -147,16 +147,18 @@ def _backward(
     query, key, value, state, scale, exact_scale, tops, *rest = saved
     chunks, learned = make_chunks(call), {p: torch.zeros_like(p) for p in call.learned}
     running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
-    pass_ = _Backward(call, chunks, query, key, value, tops, Outputs(*rest), grads[0].flatten(0, 1), learned)
-    grad_query, grad_exact, before = pass_.over_queries(running, exact_scale)
+    gradients = _Gradients(
+        call, chunks, query, key, value, tops, Outputs(*rest), grads[0].flatten(0, 1), learned
+    )
+    grad_query, grad_exact, before = gradients.over_queries(running, exact_scale)
     states = chunks.split(grads[1].flatten(0, 1))
-    grad_key, grad_value = pass_.over_keys(states, before)
+    grad_key, grad_value = gradients.over_keys(states, before)
     grad_state = joined(states).view(state.shape)
     return grad_query, grad_key, grad_value, grad_state, None, grad_exact, None, *learned.values()
 
 
 @dataclass
-class _Backward:
+class _Gradients:
     """The two halves of the backward pass.
 
     Attributes:

@@ -31,7 +31,7 @@ Pull = Callable[[list[Tensor], Tensor, dict[Tensor, Tensor]], Tensor]
 
 
 class Scratch:
-    """A scratch buffer for one block after the other, so that it stays in the cache."""
+    """A scratch buffer that all blocks use in turn, so that it stays in the cache."""
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
@@ -67,13 +67,13 @@ class ChunkFeatures(ABC):
 
 
 class Chunks(ABC):
-    """Vectors, values and features of one chunk after the other.
+    """Vectors, values and features, chunk by chunk.
 
     Attributes:
-        length: of a chunk, in units of `tuning.CAUSAL_CHUNK` positions.
+        multiple: length of a chunk over `tuning.CAUSAL_CHUNK`.
     """
 
-    length = 1
+    multiple = 1
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -177,7 +177,7 @@ class Dense(Chunks):
             products = self.features(x, rows, side)
 
             def pull(grads: list[Tensor], along: Tensor, parameters: dict[Tensor, Tensor]) -> Tensor:
-                grad = Features(grads[0].view(*x.shape[:-1], -1), along.view(*x.shape[:-1], 1))
+                grad = Features(*(g.view(*x.shape[:-1], g.shape[-1]) for g in (grads[0], along)))
                 values = products.values.view_as(grad.values)
                 return phi.pullback(x, side, values, grad).mul_(self.call.root)
 

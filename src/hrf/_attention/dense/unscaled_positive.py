@@ -112,7 +112,7 @@ class UnscaledPositive(NamedTuple):
         return self.factor.clamp(min=least).log_().cummax(1).values.add_(self._log_scale)
 
     def joined(self, states: Tensor, top: Tensor) -> Tensor:
-        """Join the states of both signs at a log scale of ``tops``: ``(N, 2m, d_v + 1)``, as features stand."""
+        """Join the states of both signs at a log scale of ``tops``: ``(N, 2m, d_v + 1)``, in order of features."""
         return torch.cat([*states], 1).mul_((self._log_scale - top).exp())
 
     def query_log_scale(self) -> Tensor:
@@ -154,7 +154,7 @@ class UnscaledPositive(NamedTuple):
         return self.value.new_zeros(2, n, self.value.shape[-1] + 1, m)
 
     def _elements(self, states: Tensor, *tokens: Tensor) -> Iterator[tuple[Any, ...]]:
-        """Yield ω, states and tokens in blocks of rows, for one batch of elements after the other."""
+        """Yield ω, states and tokens in blocks of rows, batch by batch of elements."""
         n, rows = self._size(tokens[0])
         for omega, state, *some in zip(
             self.omega.split(n), states.split(n, 1), *(t.split(n) for t in tokens), strict=True
