@@ -19,7 +19,7 @@ from benchmarks.minilm import Attention
 from benchmarks.quality.candidates import FAMILIES, Candidate, Setting
 from benchmarks.quality.flops import attention_flops
 from benchmarks.quality.workers import pool
-from hrf.advice.errors import attention_weights, relative_errors
+from hrf.advice.errors import attention_outputs, relative_errors
 
 __all__ = ["Outcome", "measure_layers"]
 
@@ -72,10 +72,10 @@ def merged(parts: Sequence[Outcome]) -> Outcome:
 
 
 def output_errors(phi: hrf.FeatureMap, inputs: Attention, exact: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the error of the output per head, and the share of its rows with a denominator below the floor."""
+    """Return the error of the output per head, and the share of its rows with a denominator that is too small."""
     queries, keys, values = inputs
-    weights, floored = attention_weights(phi, queries, keys)
-    return relative_errors(weights @ values, exact), floored.double().mean(-1)
+    outputs, small = attention_outputs(phi, queries, keys, values)
+    return relative_errors(outputs, exact), small.double().mean(-1)
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import hrf
 from advice import data
 from hrf.advice.candidates import Builder, proposals
 from hrf.advice.cost import cost_in
-from hrf.advice.errors import Problem, attention_weights
+from hrf.advice.errors import Problem, attention_outputs
 
 DRAW = torch.Generator().manual_seed(0)
 TENSORS = {"easy": data.easy, "hopeless": data.hopeless, "clusters": data.clusters}
@@ -39,7 +39,7 @@ def test_errors_are_those_of_attention(name):
         assert (problem.estimate(phi) - computed).abs().max() < 1e-9 * scale, kind
         error = float((computed - exact).norm() / exact.norm())
         assert problem.error(phi, 1, DRAW).value == pytest.approx(error, rel=1e-9), kind
-        assert int(attention_weights(phi, q, k)[1].sum()) == rule.clamped, kind
+        assert int(attention_outputs(phi, q, k)[1].sum()) == rule.clamped, kind
         assert not (phi.nonnegative and rule.clamped), kind
         clamped += rule.clamped
     assert (clamped > 0) == (name != "easy")

@@ -105,7 +105,9 @@ def test_tokens_that_do_not_fit_the_state_are_refused():
         state.prefill(*inputs(3))
     with pytest.raises(ValueError, match="expected state, scale, moments, total, low and high, or none"):
         state.load({"state": torch.zeros(1)})
-    with pytest.raises(ValueError, match="expected state, scale, moments, total, low, high, key, value and label, or none"):
+    with pytest.raises(
+        ValueError, match="expected state, scale, moments, total, low, high, key, value and label, or none"
+    ):
         hrf.AttentionState(build("partly exact separable")).load(state.tensors())
 
 

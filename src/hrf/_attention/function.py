@@ -43,8 +43,9 @@ def attention(
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
             A query that sees no key gives zeros.
         scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.
-        denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from: what
-            to do where the estimate of a denominator is far too small.
+        denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from. With
+            ``"clamp"``, a row whose denominator is far too small returns the mean of the values it sees, and all
+            other outputs are clipped to the coordinate-wise minimum and maximum of these values.
         cu_seqlens: integers ``(n + 1,)``: n sequences are packed along L, sequence i from ``cu_seqlens[i]`` to
             ``cu_seqlens[i + 1]``, and each attends to itself only.
 

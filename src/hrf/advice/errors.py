@@ -1,7 +1,7 @@
 """Error of a map on held-out queries and keys, with a confidence interval over redraws of ω.
 
 The attention weights W are the rows of the kernel K over their sums; Ŵ are the weights that `hrf.attention`
-computes from the estimates K̂, with denominators that are too small clamped by the same rule.
+computes from the estimates K̂, under its rule for denominators that are too small and for outputs outside the box.
 
 =============  ===========================================================
 objective      error of one draw
@@ -27,6 +27,7 @@ from torch import Generator, Tensor
 
 from hrf import kernels
 from hrf._attention.denominator import FLOOR, Denominator, log_bound
+from hrf._attention.visible import Visible, bounded
 from hrf.features.base import FeatureMap
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "OBJECTIVES",
     "Interval",
     "Problem",
-    "attention_weights",
+    "attention_outputs",
     "predicted_error",
     "relative_errors",
 ]
@@ -85,7 +86,8 @@ class Problem:
 
     def estimate(self, feature_map: FeatureMap) -> Tensor:
         """Return attention as the map computes it: outputs ``(L, d_v)`` for the objective ``output``, else weights."""
-        return self._observed(attention_weights(feature_map, self.queries, self.keys)[0])
+        values = self.values if self.objective == "output" else None
+        return attention_outputs(feature_map, self.queries, self.keys, values)[0]
 
     @cached_property
     def _log_kernel(self) -> Tensor:
@@ -110,24 +112,31 @@ class Problem:
         return draws.mean(0).median().sqrt() if self.objective == "kernel" else draws.mean()
 
 
-def attention_weights(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the weights behind `hrf.attention` with ``scale=1``, pair by pair, in quadratic time.
+def attention_outputs(
+    feature_map: FeatureMap, queries: Tensor, keys: Tensor, values: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute `hrf.attention` with ``scale=1`` from the matrix of estimates, in quadratic time.
 
     Args:
         feature_map: a map of the softmax kernel.
         queries: ``(..., L, d)``.
         keys: ``(..., S, d)``.
+        values: ``(..., S, d_v)``; ``None`` is the identity, so that outputs are attention weights.
 
     Returns:
-        The weights ``(..., L, S)``, and the rows whose denominators were too small, booleans ``(..., L)``.
+        The outputs ``(..., L, d_v or S)``, and the rows whose denominators were too small, booleans ``(..., L)``.
     """
-    values, log_scale = feature_map.scaled_estimate(queries, keys)
+    estimates, log_scale = feature_map.scaled_estimate(queries, keys)
     scale = log_scale.amax(-1, keepdim=True)
-    kernel = values * (log_scale - scale).exp()
+    kernel = estimates * (log_scale - scale).exp()
     moments = torch.cat([torch.ones_like(keys[..., :1]), keys], -1).sum(-2, keepdim=True)
     bound = log_bound(feature_map, queries, moments)
-    used, low = Denominator("clamp").settle(kernel.sum(-1, keepdim=True), scale, bound)
-    return kernel / used, low.squeeze(-1)
+    used, small = Denominator("clamp").settle(kernel.sum(-1, keepdim=True), scale, bound)
+    v = torch.eye(keys.shape[-2], dtype=keys.dtype, device=keys.device) if values is None else values
+    total = torch.cat([v, torch.ones_like(v[..., :1])], -1).sum(-2, keepdim=True)
+    seen = Visible(total, v.amin(-2, keepdim=True), v.amax(-2, keepdim=True))
+    quotients = kernel / used if values is None else kernel @ values / used
+    return bounded(quotients, small, seen)[0], small.squeeze(-1)
 
 
 def relative_errors(estimated: Tensor, exact: Tensor) -> Tensor:
