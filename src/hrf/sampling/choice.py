@@ -12,14 +12,19 @@ from hrf.numerics import finite
 
 __all__ = ["branch_weights", "choose", "chosen_products", "step_down"]
 
+_CLOSE = 30.0  # log scales this close to each other can share one scale without loss
+
 
 def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
     """Draw branches with replacement, in proportion to their weights: ``(..., n) -> (..., draws)``.
 
     A branch of weight 0 is never drawn; each row needs a positive weight.
     """
-    # Sums of subnormal numbers are so coarse that their product with u would round up to the last end.
-    ends = (weights / weights.amax(-1, keepdim=True)).cumsum(-1)
+    ends = weights.cumsum(-1)
+    limits = torch.finfo(weights.dtype)
+    if (ends[..., -1] < limits.tiny / limits.eps).any():
+        # Sums of subnormal numbers are so coarse that their product with u would round up to the last end.
+        ends = (weights / weights.amax(-1, keepdim=True)).cumsum(-1)
     u = torch.rand(
         *weights.shape[:-1], draws, generator=generator, dtype=weights.dtype, device=weights.device
     )
@@ -53,6 +58,9 @@ def branch_weights(products: Tensor, log_scale: Tensor, floor: float) -> Tensor:
     The scale is the largest scale of a branch with mass: long classes without mass do not hide short ones.
     """
     products = F.threshold(products, floor, 0.0, inplace=True)
+    high = finite(log_scale.amax())
+    if high - log_scale.masked_fill(log_scale.isneginf(), torch.inf).amin() < _CLOSE:
+        return products.mul_((log_scale - high).exp())
     scale = torch.where(products > 0, log_scale, -torch.inf)
     return products.mul_(scale.sub_(finite(scale.amax(-1, keepdim=True))).exp_())
 
