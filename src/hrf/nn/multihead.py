@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -98,9 +99,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             check_count("redraw_every", redraw_every)
         self.normalize, self.redraw_every = normalize, redraw_every
         # Half precision is for the parameters only: the map computes in float32 or wider.
-        precision = torch.promote_types(self.out_proj.weight.dtype, torch.float32)
-        self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
-        self.feature_map.to(self.out_proj.weight.device, precision)
+        weight = self.out_proj.weight
+        # Maps look at their ω while they are built, which cannot be done on the meta device.
+        with torch.device("cpu") if weight.is_meta else nullcontext():
+            self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
+        self.feature_map.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
         self.register_buffer("passes", torch.zeros((), dtype=torch.long, device=device))
 
     @classmethod

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from hrf.checks import check_count
-from hrf.sampling import Sampler
+from hrf.sampling import Sampler, Samples
 
 __all__ = ["SampledSoftmaxLoss"]
 
@@ -40,7 +40,8 @@ class SampledSoftmaxLoss(nn.Module):
         sparse: give ``weight`` a sparse gradient, for `torch.optim.SGD` or `torch.optim.SparseAdam`; a dense gradient
             is as large as the weight itself.
         ignore_index: target to leave out.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that are not left out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that are not left out; the mean of no target
+            is NaN, as in `torch.nn.functional.cross_entropy`.
 
     >>> import torch, hrf
     >>> weight = torch.nn.Parameter(0.1 * torch.randn(10_000, 64))
@@ -104,6 +105,8 @@ class SampledSoftmaxLoss(nn.Module):
         counted = classes != self.ignore_index
         rows, chosen = rows[counted], classes[counted]
         self.sampler.check_ids(chosen, "targets")
+        if not len(classes):
+            raise ValueError(f"targets has shape {tuple(targets.shape)}; expected at least one target")
         losses = self._sampled(rows, chosen, weight, bias, generator)
         if self.reduction == "none":
             return losses.new_zeros(classes.shape).masked_scatter(counted, losses).view(targets.shape)
@@ -113,7 +116,7 @@ class SampledSoftmaxLoss(nn.Module):
         self, rows: Tensor, classes: Tensor, weight: Tensor, bias: Tensor | None, generator: Generator | None
     ) -> Tensor:
         """Compute the losses of targets that count: ``(N, d), (N,) -> (N,)``."""
-        drawn, log_q = self.sampler.sample(rows.detach(), self.k, generator)
+        drawn, log_q = self._drawn(rows, generator)
         ids = torch.cat([classes.unsqueeze(-1), drawn], -1)  # (N, 1 + k), the target first
         logits = (F.embedding(ids, weight, sparse=self.sparse) @ rows.unsqueeze(-1)).squeeze(-1)
         if bias is not None:
@@ -121,6 +124,13 @@ class SampledSoftmaxLoss(nn.Module):
         correction = (log_q + math.log(self.k)).masked_fill(drawn == classes.unsqueeze(-1), torch.inf)
         logits = logits.to(correction.dtype) - F.pad(correction, (1, 0))
         return logits.logsumexp(-1) - logits[:, 0]
+
+    def _drawn(self, rows: Tensor, generator: Generator | None) -> Samples:
+        if len(rows):
+            return self.sampler.sample(rows.detach(), self.k, generator)
+        # All targets are left out: empty draws give the mean, NaN, and the gradients, 0, of PyTorch's cross-entropy.
+        log_q = rows.new_empty(0, self.k, dtype=torch.promote_types(rows.dtype, torch.float32))
+        return Samples(log_q.long(), log_q)
 
     def _check(self, hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         n_classes = self.sampler.n_classes
