@@ -10,6 +10,7 @@ where the target counts once and exactly, so a drawn target is left out.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +19,7 @@ from typing_extensions import override
 
 from hrf.checks import check_count
 from hrf.sampling import Sampler, Samples
+from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["SampledSoftmaxLoss"]
 
@@ -58,7 +60,7 @@ class SampledSoftmaxLoss(nn.Module):
         *,
         sparse: bool = False,
         ignore_index: int = -100,
-        reduction: str = "mean",
+        reduction: Literal["mean", "sum", "none"] = "mean",
     ) -> None:
         super().__init__()
         if not isinstance(sampler, Sampler):
@@ -82,6 +84,7 @@ class SampledSoftmaxLoss(nn.Module):
         bias: Tensor | None = None,
         *,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Tensor:
         """Compute the loss.
 
@@ -91,8 +94,10 @@ class SampledSoftmaxLoss(nn.Module):
             weight: ``(C, d)``.
             bias: ``(C,)``.
             generator: the source of randomness.
+            seed: seed of a new generator, in place of ``generator``.
         """
         self._check(hidden, targets, weight, bias)
+        generator = generator_of(generator, seed, hidden.device)
         rows, classes = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
         if not self.training:
             losses = F.cross_entropy(
@@ -134,6 +139,9 @@ class SampledSoftmaxLoss(nn.Module):
 
     def _check(self, hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         n_classes = self.sampler.n_classes
+        check_tensors(
+            hidden=hidden, targets=targets, weight=weight, **({} if bias is None else {"bias": bias})
+        )
         if hidden.shape[:-1] != targets.shape or not hidden.ndim:
             raise ValueError(
                 f"hidden and targets have shapes {tuple(hidden.shape)} and {tuple(targets.shape)}; "

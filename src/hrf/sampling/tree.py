@@ -96,8 +96,7 @@ class SoftmaxSampler(EmbeddingSampler):
         if not 0 <= share < 1:
             raise ValueError(f"uniform_share is {share}; expected 0 ≤ uniform_share < 1")
         self._radius = radius  # set before the embeddings, which are scaled to it
-        dtype = torch.promote_types(class_embeddings.dtype, feature_map.dtype)
-        super().__init__(class_embeddings, torch.promote_types(dtype, torch.float32))
+        super().__init__(class_embeddings, torch.promote_types(feature_map.dtype, torch.float32))
         if feature_map.dim != self.dim:
             raise ValueError(
                 f"class_embeddings has {self.dim} columns, the map was built for {feature_map.dim}"
