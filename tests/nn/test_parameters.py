@@ -73,6 +73,20 @@ def test_maps_by_name(feature_map):
     assert not torch.equal(omegas[0], omegas[2])
 
 
+@pytest.mark.parametrize("feature_map", ["angular", "positive", "trigonometric"])
+@pytest.mark.parametrize("kind", [hrf.nn.MultiheadAttention, hrf.nn.TransformerEncoderLayer])
+def test_layers_are_built_on_the_meta_device_and_filled_later(kind, feature_map):
+    filled = kind(WIDTH, HEADS, feature_map=feature_map).eval()
+    with torch.device("meta"):
+        layer = kind(WIDTH, HEADS, feature_map=feature_map).eval()
+    assert all(tensor.is_meta for tensor in layer.state_dict().values())
+    layer.to_empty(device="cpu").load_state_dict(filled.state_dict())
+    x = [torch.randn(LENGTH, WIDTH)] * (3 if kind is hrf.nn.MultiheadAttention else 1)
+    outputs = [made(*x) for made in (layer, filled)]
+    mine, theirs = (out[0] if isinstance(out, tuple) else out for out in outputs)
+    assert mine.equal(theirs)
+
+
 def test_a_given_map_is_used_as_it_is():
     phi = hrf.Positive(WIDTH // HEADS, n_projections=4)
     assert hrf.nn.MultiheadAttention(WIDTH, HEADS, feature_map=phi).feature_map is phi

@@ -133,6 +133,25 @@ def test_ignored_targets_do_not_count(reduction, training):
     torch.testing.assert_close(received.flatten(), expected.flatten(), **ROUNDING)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_all_targets_ignored(reduction, sparse):
+    """NaN for the mean, else 0, and gradients of 0 for all: as in PyTorch."""
+    hidden, targets, weight, bias = inputs()
+    targets = torch.full_like(targets, -100)
+    for sampler in samplers(weight).values():
+        loss = SampledSoftmaxLoss(sampler, 4, reduction=reduction, sparse=sparse)
+        received = loss(hidden, targets, weight, bias)
+        expected = full(hidden, targets, weight, bias, reduction=reduction)
+        torch.testing.assert_close(received.flatten(), expected.flatten(), equal_nan=True, rtol=0, atol=0)
+        for mine, theirs in zip(
+            torch.autograd.grad(received.sum(), [hidden, weight, bias]),
+            torch.autograd.grad(expected.sum(), [hidden, weight, bias]),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine.to_dense(), theirs, rtol=0, atol=0)
+
+
 def test_sparse_gradients_are_those_of_drawn_rows():
     hidden, targets, weight, bias = inputs()
     sampler = UniformSampler(CLASSES)
@@ -213,7 +232,7 @@ def test_errors_say_what_was_received():
         loss(hidden, targets, weight[1:])
     with pytest.raises(ValueError, match=r"\(12, 5\), \(3,\); expected \(12, 5\) and \(12,\)"):
         loss(hidden, targets, weight, bias[:3])
-    with pytest.raises(ValueError, match="at least one query"):
+    with pytest.raises(ValueError, match=r"targets has shape \(0, 3\); expected at least one target"):
         loss(hidden[:0], targets[:0], weight)
     with pytest.raises(ValueError, match=r"targets run from .* to 12; expected classes from 0 to 11"):
         loss(hidden, targets.index_fill(0, torch.tensor(0), CLASSES), weight)

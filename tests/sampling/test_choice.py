@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -21,6 +23,22 @@ def test_the_largest_random_number_stays_inside(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape, **_: largest.expand(shape))
     weights = torch.rand_like(torch.empty(2000, 3)).mul_(torch.tensor([1.0, 1.0, 0.0]))
     assert (choice.choose(weights, 1, None) == 1).all()
+
+
+@pytest.mark.parametrize("size", [1e-45, 4e-44, 1e-38, 1.0, 1e38])
+def test_weights_of_any_size(size, monkeypatch):
+    """The largest random number chooses the last branch with weight, even where weights are subnormal."""
+    largest = torch.tensor(1.0).nextafter(torch.tensor(0.0))
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: largest.expand(shape))
+    assert choice.choose(torch.tensor([[size, 0.0, size, 0.0]]), 1, None) == 2
+
+
+def test_a_long_class_without_mass_hides_no_other():
+    products, log_scale = torch.tensor([[-0.1, 0.2, 0.1, 1e-8]]), torch.tensor([500.0, 0.0, -1.0, 300.0])
+    weights = choice.branch_weights(products, log_scale, floor=1e-7)
+    torch.testing.assert_close(weights, torch.tensor([[0.0, 0.2, 0.1 / math.e, 0.0]]))
+    nothing = choice.branch_weights(torch.zeros(1, 4), torch.full((4,), -torch.inf), floor=0.0)
+    assert nothing.equal(torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("n_rows", [3, 50])

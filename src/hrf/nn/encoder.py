@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from hrf.features.base import FeatureMap
-from hrf.nn.maps import Maker
+from hrf.nn.maps import Maker, MapName
 from hrf.nn.multihead import MultiheadAttention
 
 __all__ = ["TransformerEncoderLayer"]
@@ -37,6 +38,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         normalize: see there.
         redraw_every: see there.
         generator: see there.
+        seed: see there.
 
     >>> import torch, hrf
     >>> layer = hrf.nn.TransformerEncoderLayer(64, 4, batch_first=True, feature_map="positive")
@@ -51,7 +53,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         nhead: int,
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        activation: Literal["relu", "gelu"] | Callable[[Tensor], Tensor] = F.relu,
         layer_norm_eps: float = 1e-5,
         batch_first: bool = False,
         norm_first: bool = False,
@@ -59,10 +61,11 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        feature_map: str | Maker | FeatureMap = "positive",
+        feature_map: MapName | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(
             d_model,
@@ -83,4 +86,5 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
             normalize=normalize,
             redraw_every=redraw_every,
             generator=generator,
+            seed=seed,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from torch import Generator
 
@@ -11,10 +12,12 @@ from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive, Trigonometric
 from hrf.features.hybrid import AngularHybrid
 
-__all__ = ["NAMES", "Maker", "feature_map_for", "maker_of"]
+__all__ = ["NAMES", "Maker", "MapName", "feature_map_for", "maker_of"]
 
 # Called as ``maker(dim, heads=heads, generator=generator)``: for instance a class of maps with its sizes filled in.
 Maker = Callable[..., FeatureMap]
+
+MapName = Literal["positive", "angular", "trigonometric"]
 
 # 256 features, and the angular hybrid with m = n = 8 as in the paper's robotics part (288 features).
 NAMES: dict[str, Maker] = {
@@ -23,14 +26,16 @@ NAMES: dict[str, Maker] = {
     "trigonometric": partial(Trigonometric, n_projections=128),
 }
 
+_EXPECTED = (
+    f"expected one of {', '.join(NAMES)}, a FeatureMap, or a function of (dim, heads=..., generator=...) that "
+    "returns one"
+)
+
 
 def maker_of(name: str) -> Maker:
     """Look up the maker of a name."""
     if name not in NAMES:
-        raise ValueError(
-            f"feature_map is {name!r}; expected one of {', '.join(NAMES)}, a FeatureMap, "
-            "or a function of (dim, heads=..., generator=...) that returns one"
-        )
+        raise ValueError(f"feature_map is {name!r}; {_EXPECTED}")
     return NAMES[name]
 
 
@@ -41,7 +46,10 @@ def feature_map_for(
     if isinstance(feature_map, str):
         feature_map = maker_of(feature_map)
     if not isinstance(feature_map, FeatureMap):
-        feature_map = feature_map(dim, heads=heads, generator=generator)
+        made = feature_map(dim, heads=heads, generator=generator) if callable(feature_map) else feature_map
+        if not isinstance(made, FeatureMap):
+            raise TypeError(f"feature_map is or returned {made!r}; {_EXPECTED}")
+        feature_map = made
     if feature_map.dim != dim or feature_map.heads not in (None, heads):
         raise ValueError(
             f"the feature map has dim={feature_map.dim}, heads={feature_map.heads}; "

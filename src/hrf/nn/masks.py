@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hrf.sampling.arguments import check_tensors
+
 __all__ = ["booleans", "causal"]
 
 _WHY = (
@@ -14,6 +16,7 @@ _WHY = (
 
 def booleans(mask: Tensor, name: str) -> Tensor:
     """Convert a mask to booleans, True to ignore: from booleans, or from 0 and −inf, to be added to logits."""
+    check_tensors(**{name: mask})
     if mask.dtype == torch.bool:
         return mask
     ignored = mask.isneginf()
@@ -31,6 +34,7 @@ def causal(attn_mask: Tensor | None, is_causal: bool, shape: tuple[int, int, int
     """
     if attn_mask is None:
         return is_causal
+    check_tensors(attn_mask=attn_mask)
     if tuple(attn_mask.shape) not in (shape, shape[1:]):
         raise ValueError(
             f"attn_mask has shape {tuple(attn_mask.shape)}; expected {shape[1:]}, or {shape} with one mask per head"

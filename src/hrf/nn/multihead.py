@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from typing_extensions import Self
 from hrf._attention import attention
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
-from hrf.nn.maps import Maker, feature_map_for
+from hrf.nn.maps import Maker, MapName, feature_map_for
 from hrf.nn.masks import booleans, causal
 from hrf.nn.values import drop_keys, unit_values
+from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["MultiheadAttention"]
 
@@ -50,6 +52,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         redraw_every: redraw ω after this many forward passes in training; ``None`` means never. The buffer
             ``passes`` counts them; a pass that activation checkpointing recomputes counts twice.
         generator: the source of ω; redraws come from PyTorch's global generator.
+        seed: seed of a new generator, in place of ``generator``.
 
     >>> import torch, hrf
     >>> layer = hrf.nn.MultiheadAttention(64, 4, batch_first=True)
@@ -76,13 +79,15 @@ class MultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        feature_map: str | Maker | FeatureMap = "positive",
+        feature_map: MapName | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         if add_bias_kv or add_zero_attn:
             raise ValueError("add_bias_kv and add_zero_attn add a key to every sequence; expected False")
+        generator = generator_of(generator, seed)
         super().__init__(
             embed_dim,
             num_heads,
@@ -98,9 +103,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             check_count("redraw_every", redraw_every)
         self.normalize, self.redraw_every = normalize, redraw_every
         # Half precision is for the parameters only: the map computes in float32 or wider.
-        precision = torch.promote_types(self.out_proj.weight.dtype, torch.float32)
-        self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
-        self.feature_map.to(self.out_proj.weight.device, precision)
+        weight = self.out_proj.weight
+        # Maps look at their ω while they are built, which cannot be done on the meta device.
+        with torch.device("cpu") if weight.is_meta else nullcontext():
+            self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
+        self.feature_map.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
         self.register_buffer("passes", torch.zeros((), dtype=torch.long, device=device))
 
     @classmethod
@@ -153,6 +160,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             The output, shaped like the query, and the weights: ``None``, ``(N, L, S)`` or ``(N, H, L, S)``,
             without N if the query has none.
         """
+        check_tensors(query=query, key=key, value=value)
         batched = query.ndim == 3
         if batched and not self.batch_first:
             query, key, value = (u.transpose(0, 1) for u in (query, key, value))

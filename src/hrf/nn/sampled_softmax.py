@@ -10,6 +10,7 @@ where the target counts once and exactly, so a drawn target is left out.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,7 +18,8 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from hrf.checks import check_count
-from hrf.sampling import Sampler
+from hrf.sampling import Sampler, Samples
+from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["SampledSoftmaxLoss"]
 
@@ -40,7 +42,8 @@ class SampledSoftmaxLoss(nn.Module):
         sparse: give ``weight`` a sparse gradient, for `torch.optim.SGD` or `torch.optim.SparseAdam`; a dense gradient
             is as large as the weight itself.
         ignore_index: target to leave out.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that are not left out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the targets that are not left out; the mean of no target
+            is NaN, as in `torch.nn.functional.cross_entropy`.
 
     >>> import torch, hrf
     >>> weight = torch.nn.Parameter(0.1 * torch.randn(10_000, 64))
@@ -57,7 +60,7 @@ class SampledSoftmaxLoss(nn.Module):
         *,
         sparse: bool = False,
         ignore_index: int = -100,
-        reduction: str = "mean",
+        reduction: Literal["mean", "sum", "none"] = "mean",
     ) -> None:
         super().__init__()
         if not isinstance(sampler, Sampler):
@@ -81,6 +84,7 @@ class SampledSoftmaxLoss(nn.Module):
         bias: Tensor | None = None,
         *,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Tensor:
         """Compute the loss.
 
@@ -90,8 +94,10 @@ class SampledSoftmaxLoss(nn.Module):
             weight: ``(C, d)``.
             bias: ``(C,)``.
             generator: the source of randomness.
+            seed: seed of a new generator, in place of ``generator``.
         """
         self._check(hidden, targets, weight, bias)
+        generator = generator_of(generator, seed, hidden.device)
         rows, classes = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
         if not self.training:
             losses = F.cross_entropy(
@@ -104,6 +110,8 @@ class SampledSoftmaxLoss(nn.Module):
         counted = classes != self.ignore_index
         rows, chosen = rows[counted], classes[counted]
         self.sampler.check_ids(chosen, "targets")
+        if not len(classes):
+            raise ValueError(f"targets has shape {tuple(targets.shape)}; expected at least one target")
         losses = self._sampled(rows, chosen, weight, bias, generator)
         if self.reduction == "none":
             return losses.new_zeros(classes.shape).masked_scatter(counted, losses).view(targets.shape)
@@ -113,7 +121,7 @@ class SampledSoftmaxLoss(nn.Module):
         self, rows: Tensor, classes: Tensor, weight: Tensor, bias: Tensor | None, generator: Generator | None
     ) -> Tensor:
         """Compute the losses of targets that count: ``(N, d), (N,) -> (N,)``."""
-        drawn, log_q = self.sampler.sample(rows.detach(), self.k, generator)
+        drawn, log_q = self._drawn(rows, generator)
         ids = torch.cat([classes.unsqueeze(-1), drawn], -1)  # (N, 1 + k), the target first
         logits = (F.embedding(ids, weight, sparse=self.sparse) @ rows.unsqueeze(-1)).squeeze(-1)
         if bias is not None:
@@ -122,8 +130,18 @@ class SampledSoftmaxLoss(nn.Module):
         logits = logits.to(correction.dtype) - F.pad(correction, (1, 0))
         return logits.logsumexp(-1) - logits[:, 0]
 
+    def _drawn(self, rows: Tensor, generator: Generator | None) -> Samples:
+        if len(rows):
+            return self.sampler.sample(rows.detach(), self.k, generator)
+        # All targets are left out: empty draws give the mean, NaN, and the gradients, 0, of PyTorch's cross-entropy.
+        log_q = rows.new_empty(0, self.k, dtype=torch.promote_types(rows.dtype, torch.float32))
+        return Samples(log_q.long(), log_q)
+
     def _check(self, hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         n_classes = self.sampler.n_classes
+        check_tensors(
+            hidden=hidden, targets=targets, weight=weight, **({} if bias is None else {"bias": bias})
+        )
         if hidden.shape[:-1] != targets.shape or not hidden.ndim:
             raise ValueError(
                 f"hidden and targets have shapes {tuple(hidden.shape)} and {tuple(targets.shape)}; "

@@ -10,6 +10,7 @@ from typing_extensions import Self, override
 
 from hrf.checks import check_count, check_tensor
 from hrf.numerics import can_look, check_finite
+from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["EmbeddingSampler", "Sampler", "Samples"]
 
@@ -43,17 +44,21 @@ class Sampler(nn.Module):
         self.n_classes = check_count("n_classes", n_classes)
 
     @torch.no_grad()
-    def sample(self, queries: Tensor, k: int, generator: Generator | None = None) -> Samples:
+    def sample(
+        self, queries: Tensor, k: int, generator: Generator | None = None, *, seed: int | None = None
+    ) -> Samples:
         """Draw k classes for each query: ``(..., d) -> (..., k)``.
 
         Args:
             queries: at least one query; no gradient flows through them.
             k: number of draws, at most the number of classes.
             generator: the source of randomness, on the device of the queries; PyTorch's global generator by default.
+            seed: seed of a new generator, in place of ``generator``.
         """
         if check_count("k", k) > self.n_classes:
             raise ValueError(f"k is {k}; expected at most the number of classes, {self.n_classes}")
         flat = self._flat(queries)
+        generator = generator_of(generator, seed, queries.device)
         with torch.autocast(queries.device.type, enabled=False):  # half precision cannot carry an exponential
             ids, log_probs = self._sample(flat, k, generator)
         return Samples(ids.view(*queries.shape[:-1], k), log_probs.view(*queries.shape[:-1], k))
@@ -62,6 +67,7 @@ class Sampler(nn.Module):
     def log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         """Return log q(id | x) for any classes: ``(..., d), (..., n) -> (..., n)``."""
         flat = self._flat(queries)
+        check_tensors(ids=ids)
         if ids.ndim != queries.ndim or ids.shape[:-1] != queries.shape[:-1] or not ids.shape[-1]:
             raise ValueError(
                 f"ids has shape {tuple(ids.shape)}; expected ({', '.join(map(str, queries.shape[:-1]))}, n), n ≥ 1"
@@ -85,6 +91,7 @@ class Sampler(nn.Module):
 
     def check_ids(self, ids: Tensor, name: str = "ids") -> None:
         """Refuse a tensor of anything but classes, calling it ``name``."""
+        check_tensors(**{name: ids})
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise TypeError(f"{name} is a tensor of {ids.dtype}; expected whole numbers")
         if not ids.numel() or not can_look(ids):
@@ -107,11 +114,9 @@ class Sampler(nn.Module):
 
     def _flat(self, queries: Tensor) -> Tensor:
         """Check queries and flatten them to ``(N, d)``, in float32 or wider."""
-        if not isinstance(queries, Tensor) or not queries.is_floating_point():
-            received = (
-                f"a tensor of {queries.dtype}" if isinstance(queries, Tensor) else type(queries).__name__
-            )
-            raise TypeError(f"queries is {received}; expected a real floating-point tensor")
+        check_tensors(queries=queries)
+        if not queries.is_floating_point():
+            raise TypeError(f"queries is a tensor of {queries.dtype}; expected a real floating-point tensor")
         width = "d" if self.dim is None else self.dim
         if not queries.ndim or not queries.numel() or self.dim not in (None, queries.shape[-1]):
             raise ValueError(
@@ -126,19 +131,22 @@ class EmbeddingSampler(Sampler):
 
     Args:
         class_embeddings: ``(C, d)``, finite.
-        dtype: dtype of the copy.
+        dtype: dtype of the copy, or else the wider one of the embeddings.
     """
 
     dim: int
     embeddings: Tensor
 
     def __init__(self, class_embeddings: Tensor, dtype: torch.dtype) -> None:
-        if not isinstance(class_embeddings, Tensor) or class_embeddings.ndim != 2:
-            received = getattr(class_embeddings, "shape", type(class_embeddings).__name__)
-            raise ValueError(f"class_embeddings is {received}; expected a tensor (C, d)")
+        check_tensors(class_embeddings=class_embeddings)
+        if class_embeddings.ndim != 2:
+            shape = tuple(class_embeddings.shape)
+            raise ValueError(f"class_embeddings is a tensor of shape {shape}; expected a tensor (C, d)")
         super().__init__(len(class_embeddings))
         self.dim = class_embeddings.shape[1]
-        self.register_buffer("embeddings", self._rows(class_embeddings, self.n_classes).to(dtype, copy=True))
+        rows = self._rows(class_embeddings, self.n_classes)
+        dtype = torch.promote_types(class_embeddings.dtype, dtype)
+        self.register_buffer("embeddings", rows.to(dtype, copy=True))
 
     @override
     def update_(self, ids: Tensor, embeddings: Tensor) -> Self:

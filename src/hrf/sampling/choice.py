@@ -1,4 +1,4 @@
-"""One step of a draw: choose a branch by its weight."""
+"""One step of a draw: weigh branches, and choose one by its weight."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import warnings
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
-__all__ = ["choose", "chosen_products", "step_down"]
+from hrf.numerics import finite
+
+__all__ = ["branch_weights", "choose", "chosen_products", "step_down"]
+
+_CLOSE = 30.0  # log scales this close to each other can share one scale without loss
 
 
 def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
@@ -16,6 +21,10 @@ def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
     A branch of weight 0 is never drawn; each row needs a positive weight.
     """
     ends = weights.cumsum(-1)
+    limits = torch.finfo(weights.dtype)
+    if (ends[..., -1] < limits.tiny / limits.eps).any():
+        # Sums of subnormal numbers are so coarse that their product with u would round up to the last end.
+        ends = (weights / weights.amax(-1, keepdim=True)).cumsum(-1)
     u = torch.rand(
         *weights.shape[:-1], draws, generator=generator, dtype=weights.dtype, device=weights.device
     )
@@ -43,8 +52,21 @@ def chosen_products(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
     return torch.sparse.sampled_addmm(places, x, rows.mT, beta=0.0).values().view(index.shape)
 
 
+def branch_weights(products: Tensor, log_scale: Tensor, floor: float) -> Tensor:
+    """Compute masses on one scale per row, 0 where a product is at most ``floor``; products are overwritten.
+
+    The scale is the largest scale of a branch with mass: long classes without mass do not hide short ones.
+    """
+    products = F.threshold(products, floor, 0.0, inplace=True)
+    high = finite(log_scale.amax())
+    if high - log_scale.masked_fill(log_scale.isneginf(), torch.inf).amin() < _CLOSE:
+        return products.mul_((log_scale - high).exp())
+    scale = torch.where(products > 0, log_scale, -torch.inf)
+    return products.mul_(scale.sub_(finite(scale.amax(-1, keepdim=True))).exp_())
+
+
 def step_down(
-    masses: Tensor,
+    weights: Tensor,
     nodes: Tensor,
     span: int,
     draws: int,
@@ -57,7 +79,7 @@ def step_down(
     """Choose a node per draw; return nodes and the logarithms of their probabilities, ``(n, k)`` both.
 
     Args:
-        masses: estimates, ``(n, r, branches)``, for r · draws = k.
+        weights: masses, not negative, ``(n, r, branches)``, for r · draws = k.
         nodes: their indices in the level.
         span: classes per node.
         draws: number of draws per row.
@@ -66,7 +88,6 @@ def step_down(
         drawn: whether there is anything to draw.
         generator: the source of randomness.
     """
-    weights = masses.clamp_(min=0)
     total = weights.sum(-1, keepdim=True)
     if (hopeless := total == 0).any():
         classes = (n_classes - nodes * span).clamp(0, span).to(weights.dtype)

@@ -23,7 +23,7 @@ class ExactSoftmaxSampler(EmbeddingSampler):
     """
 
     def __init__(self, class_embeddings: Tensor) -> None:
-        super().__init__(class_embeddings, torch.promote_types(class_embeddings.dtype, torch.float32))
+        super().__init__(class_embeddings, torch.float32)
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
         # First one of √C groups, then one of its √C classes: a running sum over all classes would lose small ones.

@@ -4,6 +4,9 @@ A tree over the classes holds in each node the sum of ψ(y_c) below it: φ(x) ti
 its classes. A draw walks down, choosing branches in proportion to their masses, and its probability is the product of
 the probabilities of these branches: known exactly, however good or bad the estimates are.
 
+Each node has length 1 and a log scale of its own, so that a long class cannot push the sums of others below the range
+of the dtype, and a sum depends on nothing but the classes below it.
+
 Levels, from the top: at most `tuning.TREE_TOP` nodes, which every query multiplies at once; then `tuning.TREE_FAN`
 children per node; at the bottom ``leaf_size`` classes per node, whose features are computed when a draw gets there,
 since the features of all classes would take ``leaf_size`` times the memory of the nodes.
@@ -12,9 +15,7 @@ since the features of all classes would take ``leaf_size`` times the memory of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor
@@ -24,14 +25,16 @@ from typing_extensions import override
 from hrf import tuning
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.numerics import Features
+from hrf.numerics import Features, finite
 from hrf.sampling.base import EmbeddingSampler, Samples
-from hrf.sampling.choice import chosen_products, step_down
+from hrf.sampling.choice import branch_weights, chosen_products, step_down
 
 __all__ = ["SoftmaxSampler"]
 
-_HEADROOM = 20.0  # a new class may exceed the common log scale by this much before all nodes are scaled again
-_SMALLEST = 1e-20  # features of queries below this become 0; the largest is about 1
+_SMALLEST = 1e-20  # features of queries below this become 0; each query has length 1
+_NOISE = (
+    4  # units of rounding, relative to the lengths of query and node, at which a signed estimate counts as 0
+)
 _UNIFORM_SHARE = 0.1  # share of uniform draws, for maps whose estimates can be negative
 
 
@@ -39,8 +42,9 @@ class SoftmaxSampler(EmbeddingSampler):
     """Independent draws in proportion to the estimated kernel, in O(features · log C) per draw.
 
     For a map without negative estimates q(c | x) = K̂(x, c) / Σ K̂(x, c'). Other maps can estimate a mass below 0: such a
-    branch is not taken, and if all branches of a node are like that, one is drawn in proportion to its number of
-    classes. So that no class becomes unreachable, a share ε of the draws is uniform: q = (1 − ε) q_tree + ε/C.
+    branch is not taken, nor is a branch whose mass is rounding noise; if all branches of a node are like that, one is
+    drawn in proportion to its number of classes. So that no class becomes unreachable, a share ε of the draws is
+    uniform: q = (1 − ε) q_tree + ε/C.
 
     Memory: the copy of the embeddings, C·d numbers, and up to 4/3 · C/leaf_size · features for the nodes. A million
     classes of length 200 and 256 features take 0.80 GB and 0.34 GB in float32, with leaves of 4.
@@ -68,8 +72,6 @@ class SoftmaxSampler(EmbeddingSampler):
     >>> _ = sampler.update_(torch.tensor([3, 5]), torch.randn(2, 16))
     """
 
-    log_scale: Tensor
-
     def __init__(
         self,
         class_embeddings: Tensor,
@@ -94,8 +96,7 @@ class SoftmaxSampler(EmbeddingSampler):
         if not 0 <= share < 1:
             raise ValueError(f"uniform_share is {share}; expected 0 ≤ uniform_share < 1")
         self._radius = radius  # set before the embeddings, which are scaled to it
-        dtype = torch.promote_types(class_embeddings.dtype, feature_map.dtype)
-        super().__init__(class_embeddings, torch.promote_types(dtype, torch.float32))
+        super().__init__(class_embeddings, torch.promote_types(feature_map.dtype, torch.float32))
         if feature_map.dim != self.dim:
             raise ValueError(
                 f"class_embeddings has {self.dim} columns, the map was built for {feature_map.dim}"
@@ -111,13 +112,18 @@ class SoftmaxSampler(EmbeddingSampler):
         for level, _ in enumerate(self._spans):
             nodes = self.embeddings.new_zeros(count * tuning.TREE_FAN**level, feature_map.feature_dim)
             self.register_buffer(f"level_{level}", nodes)
-        self.register_buffer("log_scale", self.embeddings.new_zeros(()))
+            self.register_buffer(f"log_scale_{level}", nodes.new_full((len(nodes),), -torch.inf))
         self.rebuild_()
 
     @property
     def levels(self) -> list[Tensor]:
-        """Nodes from the top to the bottom, ``(nodes, features)`` per level, divided by exp(`log_scale`)."""
+        """Nodes from the top to the bottom, ``(nodes, features)`` per level, divided by exp of `log_scales`."""
         return [self.get_buffer(f"level_{level}") for level in range(len(self._spans))]
+
+    @property
+    def log_scales(self) -> list[Tensor]:
+        """Logarithms of the lengths of nodes, ``(nodes,)`` per level; −∞ for a node without classes."""
+        return [self.get_buffer(f"log_scale_{level}") for level in range(len(self._spans))]
 
     @override
     def extra_repr(self) -> str:
@@ -133,57 +139,35 @@ class SoftmaxSampler(EmbeddingSampler):
         return x if self._radius is None else self._radius * F.normalize(x, dim=-1)
 
     def _refresh(self, ids: Tensor | None) -> None:
-        if ids is not None and self._replace((ids // self.leaf_size).unique()):
-            return
-        bottom = self.levels[-1]
-        everything = torch.arange(math.ceil(self.n_classes / self.leaf_size), device=bottom.device)
-        self.log_scale.copy_(self._leaf_sums(everything, out=bottom)[1])
-        for above, below in self._pairs():
-            torch.sum(below, 1, out=above)
-
-    def _replace(self, leaves: Tensor) -> bool:
-        """Recompute these leaves and all nodes above them; return False if they exceed the common scale too far."""
-        sums, log_scale = self._leaf_sums(leaves)
-        if log_scale > self.log_scale + _HEADROOM:
-            return False
-        self.levels[-1][leaves] = sums.mul_((log_scale - self.log_scale).exp())
-        nodes = leaves
-        for above, below in self._pairs():
+        everything = torch.arange(math.ceil(self.n_classes / self.leaf_size), device=self.embeddings.device)
+        nodes = everything if ids is None else (ids // self.leaf_size).unique()
+        for block in nodes.split(self._leaves_at_once()):
+            self._put(-1, block, self._leaf_features(block))
+        for level in range(len(self._spans) - 2, -1, -1):
             nodes = (nodes // tuning.TREE_FAN).unique()
-            above[nodes] = below[nodes].sum(1)
-        return True
+            below = Features(self.levels[level + 1], self.log_scales[level + 1])
+            children = [u.unflatten(0, (-1, tuning.TREE_FAN)) for u in below]
+            for block in nodes.split(max(1, self._leaves_at_once() * self.leaf_size // tuning.TREE_FAN)):
+                self._put(level, block, Features(*(u[block] for u in children)))
 
-    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield nodes and their children, ``(n, features)`` and ``(n, fan, features)``, from the bottom to the top."""
-        for below, above in pairwise(reversed(self.levels)):
-            yield above, below.unflatten(0, (-1, tuning.TREE_FAN))
+    def _put(self, level: int, nodes: Tensor, children: Features) -> None:
+        """Make nodes the sums of their children, ``(n, j, features)`` with log scales ``(n, j)``."""
+        values, log_scale = children
+        top = log_scale.amax(-1, keepdim=True)
+        weights = (log_scale - finite(top)).exp()
+        sums = (weights.unsqueeze(-2) @ values).squeeze(-2)
+        length = torch.linalg.vector_norm(sums, dim=-1, keepdim=True)
+        self.levels[level][nodes] = sums.div_(length.clamp(min=torch.finfo(sums.dtype).tiny))
+        self.log_scales[level][nodes] = (length.log() + top).squeeze(-1)
 
-    def _leaf_sums(self, leaves: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Sum the features of the classes per leaf: ``(leaves, features)`` and their common log scale."""
-        out = self.embeddings.new_empty(len(leaves), self.feature_map.feature_dim) if out is None else out
-        scales = []
-        places = out[: len(leaves)].split(self._leaves_at_once())
-        for block, place in zip(leaves.split(self._leaves_at_once()), places, strict=True):
-            (values, log_scale), real = self._leaf_features(block)
-            scales.append(log_scale.masked_fill(~real, -torch.inf).amax())
-            weights = (log_scale - scales[-1]).exp() * real
-            torch.matmul(weights.unsqueeze(-2), values, out=place.unsqueeze(-2))
-        # The largest number becomes 1, so that few products with queries are too small for the dtype.
-        log_scale = torch.stack(
-            [place.abs().amax().log() + s for place, s in zip(places, scales, strict=True)]
-        ).amax()
-        for place, scale in zip(places, scales, strict=True):
-            place.mul_((scale - log_scale).exp())
-        return out, log_scale
-
-    def _leaf_features(self, leaves: Tensor) -> tuple[Features, Tensor]:
-        """Compute features of the classes in leaves, ``(n, leaf_size, ·)`` and one scale each, and which exist."""
-        ids = leaves.unsqueeze(-1) * self.leaf_size + torch.arange(self.leaf_size, device=leaves.device)
-        real = ids < self.n_classes
+    def _leaf_features(self, leaves: Tensor) -> Features:
+        """Compute features of the classes in leaves, ``(n, leaf_size, ·)``, and one scale each: −∞ past the last."""
+        ids = _children(leaves, self.leaf_size)
         y = self.embeddings.index_select(0, ids.clamp(max=self.n_classes - 1).flatten()).unsqueeze(0)
         place = y.new_empty(1, y.shape[1], self.feature_map.feature_dim)
         values, log_scale = self.feature_map.scaled_into(y, "key", place)
-        return Features(values.view(*ids.shape, -1), log_scale.view(ids.shape)), real
+        log_scale = log_scale.view(ids.shape).masked_fill(ids >= self.n_classes, -torch.inf)
+        return Features(values.view(*ids.shape, -1), log_scale)
 
     def _leaves_at_once(self) -> int:
         return max(1, tuning.TREE_FLOATS // (self.leaf_size * self.feature_map.feature_dim))
@@ -205,6 +189,7 @@ class SoftmaxSampler(EmbeddingSampler):
     def _features(self, queries: Tensor) -> Tensor:
         """Compute features of the queries, ``(N, features)``; the scale of a row cancels."""
         values, _ = self.feature_map.scaled_queries(self._at_radius(queries.to(self.embeddings.dtype)))
+        values = F.normalize(values, dim=-1)
         # Products with tiny features would be subnormal numbers, on which processors are slow.
         return values.masked_fill_(values.abs() < _SMALLEST, 0)
 
@@ -214,34 +199,38 @@ class SoftmaxSampler(EmbeddingSampler):
         step = partial(
             step_down, n_classes=self.n_classes, forced=forced, drawn=ids is None, generator=generator
         )
-        top, *levels = self.levels
+        weigh = partial(branch_weights, floor=self._floor())
+        (top, *levels), (top_scale, *scales) = self.levels, self.log_scales
         nodes = torch.arange(len(top), device=x.device).view(1, 1, -1)
-        node, log_q = step((x @ top.mT).unsqueeze(1), nodes, self._spans[0], k)
-        for level, span in zip(levels, self._spans[1:], strict=True):
-            nodes = node.unsqueeze(-1) * tuning.TREE_FAN + torch.arange(
-                tuning.TREE_FAN, device=x.device
-            )  # (n, k, fan)
-            masses = chosen_products(x, level, nodes.flatten(1)).view(nodes.shape)
-            node, log_p = step(masses, nodes, span, 1)
+        node, log_q = step(weigh((x @ top.mT).unsqueeze(1), top_scale), nodes, self._spans[0], k)
+        for level, scale, span in zip(levels, scales, self._spans[1:], strict=True):
+            nodes = _children(node, tuning.TREE_FAN)
+            products = chosen_products(x, level, nodes.flatten(1)).view(nodes.shape)
+            node, log_p = step(weigh(products, scale[nodes]), nodes, span, 1)
             log_q += log_p
         if self.leaf_size > 1:
-            nodes = node.unsqueeze(-1) * self.leaf_size + torch.arange(self.leaf_size, device=x.device)
-            node, log_p = step(self._leaf_masses(x, node), nodes, 1, 1)
+            nodes = _children(node, self.leaf_size)
+            node, log_p = step(weigh(*self._leaf_products(x, node)), nodes, 1, 1)
             log_q += log_p
         return Samples(node, self._mixed(log_q))
 
-    def _leaf_masses(self, x: Tensor, leaves: Tensor) -> Tensor:
-        """Estimate masses of the classes of leaves, on one scale: ``(n, features), (n, k) -> (n, k, leaf_size)``."""
-        n = max(1, self._leaves_at_once() // leaves.shape[1])
-        return torch.cat(
-            [self._leaf_block(*block) for block in zip(x.split(n), leaves.split(n), strict=True)]
-        )
+    def _floor(self) -> float:
+        """Return the cosine of query and node up to which a mass is rounding noise; sums without signs have none."""
+        return 0.0 if self.feature_map.nonnegative else _NOISE * torch.finfo(self.embeddings.dtype).eps
 
-    def _leaf_block(self, x: Tensor, leaves: Tensor) -> Tensor:
-        (values, log_scale), real = self._leaf_features(leaves.flatten())
-        products = values.view(len(x), -1, values.shape[-1]) @ x.unsqueeze(-1)
-        scale = (log_scale - log_scale.amax(-1, keepdim=True)).exp() * real
-        return (products.view(scale.shape) * scale).unflatten(0, leaves.shape)
+    def _leaf_products(self, x: Tensor, leaves: Tensor) -> Features:
+        """Multiply queries and classes of leaves: ``(n, features), (n, k) -> (n, k, leaf_size)``, with log scales."""
+        n = max(1, self._leaves_at_once() // leaves.shape[1])
+        blocks = [self._leaf_block(*block) for block in zip(x.split(n), leaves.split(n), strict=True)]
+        return Features(*map(torch.cat, zip(*blocks, strict=True)))
+
+    def _leaf_block(self, x: Tensor, leaves: Tensor) -> Features:
+        values, log_scale = self._leaf_features(leaves.flatten())
+        products = (values.view(len(x), -1, values.shape[-1]) @ x.unsqueeze(-1)).view(log_scale.shape)
+        if not self.feature_map.nonnegative:
+            length = torch.linalg.vector_norm(values, dim=-1)
+            products, log_scale = products / length.clamp(min=_SMALLEST), log_scale + length.log()
+        return Features(products.unflatten(0, leaves.shape), log_scale.unflatten(0, leaves.shape))
 
     def _uniform(self, n: int, k: int, generator: Generator | None) -> Tensor | None:
         """Draw classes for the share of uniform draws, −1 for all other draws: ``(n, k)``."""
@@ -257,6 +246,11 @@ class SoftmaxSampler(EmbeddingSampler):
             return log_q
         uniform = log_q.new_tensor(math.log(self.uniform_share / self.n_classes))
         return torch.logaddexp(log_q + math.log1p(-self.uniform_share), uniform)
+
+
+def _children(nodes: Tensor, n: int) -> Tensor:
+    """Number the n children of nodes: ``(...) -> (..., n)``."""
+    return nodes.unsqueeze(-1) * n + torch.arange(n, device=nodes.device)
 
 
 def _spans(n_classes: int, leaf_size: int) -> list[int]:
