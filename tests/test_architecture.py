@@ -31,6 +31,7 @@ ROOMS = [
     "advice",
     "read_arrays",
     "cli",
+    "__main__",
 ]
 
 

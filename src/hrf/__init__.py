@@ -9,23 +9,29 @@ kernels, theory            exact kernels and closed-form errors, independent of 
 checks, numerics, tuning   argument checks; log scales; block sizes
 registry, atomic_write     classes that files may name; files that appear whole or not at all
 read_arrays                arrays from files
+
+Names are imported when they are first used, so that ``import hrf`` and ``hrf --version`` take no time.
 """
 
-from hrf import fitting, kernels, nn, projections, sampling, theory
-from hrf._attention import AttentionState, Denominator, attention
-from hrf.advice import advise
-from hrf.features import coefficients
-from hrf.features.asymmetric import AsymmetricExponential
-from hrf.features.base import FeatureMap
-from hrf.features.clustered import ClusteredHybrid
-from hrf.features.exponential import Exponential, Positive, Trigonometric
-from hrf.features.gaussian import GaussianKernel
-from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
-from hrf.features.mixture import GaussianMixture
-from hrf.features.optimal import DenseExponential, OptimalPositive
-from hrf.features.storage import load
-from hrf.numerics import Features
-from hrf.projections import Projections
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hrf import fitting, kernels, nn, projections, sampling, theory
+    from hrf._attention import AttentionState, Denominator, attention
+    from hrf.advice import advise
+    from hrf.features import coefficients
+    from hrf.features.asymmetric import AsymmetricExponential
+    from hrf.features.base import FeatureMap
+    from hrf.features.clustered import ClusteredHybrid
+    from hrf.features.exponential import Exponential, Positive, Trigonometric
+    from hrf.features.gaussian import GaussianKernel
+    from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
+    from hrf.features.mixture import GaussianMixture
+    from hrf.features.optimal import DenseExponential, OptimalPositive
+    from hrf.features.storage import load
+    from hrf.numerics import Features
+    from hrf.projections import Projections
 
 __version__ = "0.1.0"
 
@@ -58,3 +64,52 @@ __all__ = [
     "sampling",
     "theory",
 ]
+
+# Public names by module, as imported above for readers and type checkers.
+_NAMES = {
+    "hrf._attention": ("AttentionState", "Denominator", "attention"),
+    "hrf.advice": ("advise",),
+    "hrf.features": ("coefficients",),
+    "hrf.features.asymmetric": ("AsymmetricExponential",),
+    "hrf.features.base": ("FeatureMap",),
+    "hrf.features.clustered": ("ClusteredHybrid",),
+    "hrf.features.exponential": ("Exponential", "Positive", "Trigonometric"),
+    "hrf.features.gaussian": ("GaussianKernel",),
+    "hrf.features.hybrid": ("AngularHybrid", "GaussianHybrid", "Hybrid"),
+    "hrf.features.mixture": ("GaussianMixture",),
+    "hrf.features.optimal": ("DenseExponential", "OptimalPositive"),
+    "hrf.features.storage": ("load",),
+    "hrf.numerics": ("Features",),
+    "hrf.projections": ("Projections",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+# Modules that are attributes without an import of their own.
+_MODULES = {
+    "advice",
+    "atomic_write",
+    "checks",
+    "features",
+    "fitting",
+    "kernels",
+    "nn",
+    "numerics",
+    "projections",
+    "registry",
+    "report",
+    "sampling",
+    "theory",
+    "tuning",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Import a public name at its first use (PEP 562)."""
+        if name in _MODULES:
+            return import_module(f"hrf.{name}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'hrf' has no attribute {name!r}")
+        return globals().setdefault(name, getattr(import_module(_MODULE_OF[name]), name))
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -26,9 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.linalg import hadamard as hadamard_matrix
-from scipy.special import ndtri
-from scipy.stats import qmc
 from torch import Generator, Tensor, nn
 from typing_extensions import Self, override
 
@@ -65,6 +62,8 @@ def _orthogonal(heads: int, n: int, dim: int, generator: Generator | None) -> Te
 
 
 def _hadamard(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    from scipy.linalg import hadamard as hadamard_matrix  # SciPy takes a second to import
+
     size = 1 << (dim - 1).bit_length()  # inputs are padded with zeros to a power of two
     blocks = math.ceil(n / size)
     h = torch.from_numpy(hadamard_matrix(size, dtype=np.float64)) / math.sqrt(size)
@@ -84,13 +83,17 @@ def _simplex(heads: int, n: int, dim: int, generator: Generator | None) -> Tenso
     return corners.flatten(1, 2)[:, :n] * _chi(heads, n, dim, generator)
 
 
-def _quasi(engine: Callable[..., Any]) -> Callable[[int, int, int, Generator | None], Tensor]:
+def _quasi(engine: str) -> Callable[[int, int, int, Generator | None], Tensor]:
     def sample(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+        from scipy.special import ndtri
+        from scipy.stats import qmc
+
+        sequence = getattr(qmc, engine)
         device = "cpu" if generator is None else generator.device
         seeds = torch.randint(2**62, (heads,), generator=generator, device=device).tolist()
         # A Sobol net is balanced at powers of two: draw that many and keep the first n.
         size = 1 << (n - 1).bit_length()
-        points = np.stack([engine(dim, scramble=True, rng=seed).random(size)[:n] for seed in seeds])
+        points = np.stack([sequence(dim, scramble=True, rng=seed).random(size)[:n] for seed in seeds])
         # Move off the ends of [0, 1), where the quantile is infinite, by less than the grid's step.
         return torch.from_numpy(ndtri(points.clip(2.0**-40, 1 - 2.0**-40))).to(device)
 
@@ -102,8 +105,8 @@ _SAMPLERS: dict[str, Callable[[int, int, int, Generator | None], Tensor]] = {
     "orthogonal": _orthogonal,
     "hadamard": _hadamard,
     "simplex": _simplex,
-    "halton": _quasi(qmc.Halton),
-    "sobol": _quasi(qmc.Sobol),
+    "halton": _quasi("Halton"),
+    "sobol": _quasi("Sobol"),
 }
 
 KINDS = tuple(_SAMPLERS)

@@ -9,18 +9,20 @@ import csv
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from numpy.lib import format as npy
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
 __all__ = ["read_array", "wine"]
 
 _WINE_NORM = 1.0
+_MOST_INFLATED = 1032  # zlib never makes a file longer than this many times
 
 
 def read_array(location: str) -> Tensor:
@@ -35,10 +37,7 @@ def read_array(location: str) -> Tensor:
         raise ValueError(f"{path} ends in {path.suffix!r}; expected one of {', '.join(_READERS)}")
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    try:
-        array = reader(path, name)
-    except (OSError, EOFError, zipfile.BadZipFile, SafetensorError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as {path.suffix}: {error}") from error
+    array = _read(reader, path, name)
     if array.is_complex() or array.ndim != 2:
         kind = "complex numbers" if array.is_complex() else "numbers"
         raise ValueError(
@@ -46,7 +45,6 @@ def read_array(location: str) -> Tensor:
         )
     if not array.numel():
         raise ValueError(f"{location} is empty: its shape is {tuple(array.shape)}")
-    array = array.double()
     if bad := int((~array.isfinite()).sum()):
         raise ValueError(f"{location} has {bad} values that are NaN or infinite; expected finite numbers")
     return array
@@ -71,6 +69,18 @@ def wine(seed: int = 0) -> tuple[Tensor, Tensor]:
     return x[: len(x) // 2], x[len(x) // 2 :]
 
 
+def _read(reader: Callable[[Path, str | None], Tensor], path: Path, name: str | None) -> Tensor:
+    """Read an array; the readers of damaged files raise errors of many types, which become one sentence."""
+    try:
+        array = reader(path, name)
+        return array if array.is_complex() else array.double()
+    except Exception as error:
+        if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
+            raise  # it is a sentence of ours
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} cannot be read as {path.suffix}: {reason}") from error
+
+
 def _split_location(location: str) -> tuple[Path, str | None]:
     """Split ``FILE:NAME`` into path and name; an existing file whose own name has a colon is not split."""
     before, colon, name = location.rpartition(":")
@@ -81,17 +91,20 @@ def _split_location(location: str) -> tuple[Path, str | None]:
 
 def _read_npy(path: Path, name: str | None) -> Tensor:
     _refuse_name(path, name)
-    with _plain(f"{path} cannot be read as .npy: it"):
-        return _tensor(np.load(path, allow_pickle=False))
+    with _plain(f"{path} cannot be read as .npy: it"), path.open("rb") as file:
+        return _numbers(file, path.stat().st_size)
 
 
 def _read_npz(path: Path, name: str | None) -> Tensor:
     with _plain(f"{path} cannot be read as .npz: it"):
-        arrays = np.load(path, allow_pickle=False)
-    with arrays:
-        chosen = _choose(path, list(arrays), name)
-        with _plain(f"{path}:{chosen}"):
-            return _tensor(arrays[chosen])
+        archive = zipfile.ZipFile(path)
+    with archive:
+        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        chosen = _choose(path, list(members), name)
+        with _plain(f"{path}:{chosen}"), archive.open(members[chosen]) as file:
+            if members[chosen].file_size > _MOST_INFLATED * (1 + members[chosen].compress_size):
+                raise ValueError("no compression goes so far")
+            return _numbers(file, members[chosen].file_size)
 
 
 @contextmanager
@@ -99,8 +112,19 @@ def _plain(what: str) -> Iterator[None]:
     """Replace NumPy's errors, which speak of pickle, where a file holds no array of numbers."""
     try:
         yield
-    except ValueError as error:
+    except Exception as error:
         raise ValueError(f"{what} is damaged, or holds no plain array of numbers") from error
+
+
+def _numbers(file: IO[bytes], size: int) -> Tensor:
+    """Read NumPy's format; refuse more numbers than ``size`` bytes can hold, before they are allocated."""
+    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    shape, _, dtype = headers[npy.read_magic(file)](file)  # version 3 is for named fields
+    if dtype.kind not in "biufc" or prod(shape) * dtype.itemsize > size:
+        raise ValueError("no numbers, or fewer than announced")
+    file.seek(0)
+    array = npy.read_array(file, allow_pickle=False)
+    return torch.tensor(array.astype(np.complex128 if dtype.kind == "c" else np.float64))
 
 
 def _read_safetensors(path: Path, name: str | None) -> Tensor:
@@ -113,6 +137,10 @@ def _read_csv(path: Path, name: str | None) -> Tensor:
     _refuse_name(path, name)
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(map(str.strip, row))]
+    if any(";" in cell for _, row in lines[1:] or lines for cell in row):
+        raise ValueError(
+            f"{path} separates its values by semicolons; expected commas between them, and points for decimals"
+        )
     if lines and not any(map(_is_number, lines[0][1])):
         lines = lines[1:]
     if not lines:
@@ -135,12 +163,6 @@ _READERS: dict[str, Callable[[Path, str | None], Tensor]] = {
     ".safetensors": _read_safetensors,
     ".csv": _read_csv,
 }
-
-
-def _tensor(array: Any) -> Tensor:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc":
-        raise ValueError("no numbers")
-    return torch.tensor(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
 
 
 def _choose(path: Path, names: list[str], name: str | None) -> str:

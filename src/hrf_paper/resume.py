@@ -28,7 +28,7 @@ class FinishedParts(MutableMapping[str, Any]):
         path = self._path(name)
         if not path.exists():
             raise KeyError(name)
-        return json.loads(path.read_text(encoding="utf-8"))["part"]
+        return _content(path)["part"]
 
     def __setitem__(self, name: str, part: Any) -> None:
         folder(self.place)
@@ -39,7 +39,7 @@ class FinishedParts(MutableMapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         for path in self.place.glob("*.json"):
-            yield json.loads(path.read_text(encoding="utf-8"))["name"]
+            yield _content(path)["name"]
 
     def __len__(self) -> int:
         return len(list(self.place.glob("*.json")))
@@ -49,3 +49,16 @@ class FinishedParts(MutableMapping[str, Any]):
         shutil.rmtree(self.place, ignore_errors=True)
         if self.place.parent.is_dir() and not any(self.place.parent.iterdir()):
             self.place.parent.rmdir()
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Read the file of a part; a ``ValueError`` names a damaged file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not {"name", "part"} <= set(content):
+            raise ValueError("no name and part")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged: remove it, and the same command computes this part again"
+        ) from error
+    return content

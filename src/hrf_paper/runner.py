@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from PIL import Image
 from hrf.report import folder, png, progress, write
 from hrf_paper.experiments.experiment import Experiment, Results, run, versions
 from hrf_paper.experiments.verdicts import Claim
+from hrf_paper.lock import only_run
 from hrf_paper.page import experiment_page, index_page
 from hrf_paper.requirements import require
 from hrf_paper.resume import FinishedParts
-from hrf_paper.terminal import show
+from hrf_paper.terminal import show, show_reused
 
 __all__ = ["drawing", "judged", "record", "reproduce", "to_json"]
 
@@ -41,14 +43,28 @@ def reproduce(
     settings = [replace(e.settings(quick=quick, full=full), seed=seed) for e in experiments]
     # Data is loaded before the work begins, so that a missing file costs no time.
     parts = [e.parts(s) for e, s in zip(experiments, settings, strict=True)]
-    folder(out)
-    for experiment, chosen, work in zip(experiments, settings, parts, strict=True):
-        identity = {"name": experiment.name, "settings": asdict(chosen), "versions": versions()}
-        finished = FinishedParts(out, identity)
-        with progress("parts") as advance:
-            results = run(work, advance, finished)
-        _publish(experiment, chosen, results, out)
-        finished.clear()
+    with only_run(folder(out)):
+        for experiment, chosen, work in zip(experiments, settings, parts, strict=True):
+            identity = {"name": experiment.name, "settings": asdict(chosen), "versions": versions()}
+            finished = FinishedParts(out, identity)
+            with _told_what_is_kept(experiment.name, len(work), finished):
+                if reused := [name for name in work if name in finished]:
+                    show_reused(experiment.name, reused, len(work))
+                with progress("parts") as advance:
+                    results = run(work, advance, finished)
+                _publish(experiment, chosen, results, out)
+            finished.clear()
+
+
+@contextmanager
+def _told_what_is_kept(name: str, total: int, finished: FinishedParts) -> Iterator[None]:
+    """Let Ctrl-C say which parts are kept, and how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        kept = f"{len(finished)} of {total} parts of {name} are kept in {finished.place}"
+        found = kept if len(finished) else f"no part of {name} was finished"
+        raise KeyboardInterrupt(f"interrupted: {found}; run the same command again to resume") from stop
 
 
 def _publish(experiment: Experiment[Any], settings: Any, results: Results, out: Path) -> None:

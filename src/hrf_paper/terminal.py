@@ -15,7 +15,7 @@ from hrf_paper.experiments.experiment import Experiment, Table
 from hrf_paper.experiments.verdicts import RULE, Claim
 from hrf_paper.requirements import INSTALL, missing
 
-__all__ = ["grid", "listing", "show"]
+__all__ = ["grid", "listing", "show", "show_reused"]
 
 _STYLES = {"holds": "bold green", "partly": "bold yellow", "fails": "bold red", "beyond": "bold"}
 
@@ -38,6 +38,12 @@ def show(
     for path in files:
         console.print(f"  {path}", soft_wrap=True, markup=False)
     console.print()
+
+
+def show_reused(name: str, parts: Sequence[str], total: int) -> None:
+    """Print which parts of an experiment come from an earlier run."""
+    text = f"{name}: {len(parts)} of {total} parts come from an earlier run: {'; '.join(parts)}"
+    Console(highlight=False).print(text, soft_wrap=True, markup=False)
 
 
 def listing(experiments: Iterable[Experiment[Any]]) -> None:

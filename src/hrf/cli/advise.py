@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from torch import Tensor
 
-from hrf import read_arrays, report
-from hrf.advice import advise as find_advice
 from hrf.cli.errors import needs_extra, one_sentence
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["HELP", "advise"]
 
@@ -47,6 +47,8 @@ def advise(
 ) -> None:
     """Print a table, save a figure, the best map and a page."""
     with needs_extra("cli"):
+        from hrf import report
+        from hrf.advice import advise as find_advice
         from hrf.advice.page import publish
     with one_sentence():
         q, k, v = _vectors(queries, keys, values, seed)
@@ -70,6 +72,8 @@ def _vectors(
     queries: str | None, keys: str | None, values: str | None, seed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Read the files; without any, return the built-in data."""
+    from hrf import read_arrays
+
     if queries is None:
         if values is not None:
             raise ValueError("there are values without queries and keys; expected all three files")

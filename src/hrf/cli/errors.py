@@ -1,4 +1,4 @@
-"""Errors of the command: one sentence on stderr and exit code 2."""
+"""Errors of the command: one sentence on stderr and exit code 2, or 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _EXTRAS = {
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Report wrong values, unusable files and missing optional libraries in one sentence."""
+    """Report wrong values, unusable files, missing optional libraries and Ctrl-C in one sentence."""
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
         raise _stopped(f"{error}") from error
+    except KeyboardInterrupt as stop:
+        raise _stopped(f"{stop}" or "interrupted", code=130) from stop
 
 
 @contextmanager
@@ -37,6 +39,6 @@ def needs_extra(extra: str) -> Iterator[None]:
         raise _stopped(sentence) from error
 
 
-def _stopped(sentence: str) -> SystemExit:
+def _stopped(sentence: str, code: int = 2) -> SystemExit:
     print(f"hrf: {sentence}", file=sys.stderr)
-    return SystemExit(2)
+    return SystemExit(code)

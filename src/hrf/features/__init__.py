@@ -11,3 +11,17 @@ mixture.py, gaussian.py    soft borders between clusters; the Gaussian kernel fr
 storage.py, encoding.py    reading and writing files; heads.py restricts a map to some heads
 flops.py, products.py      cost of a map; inner products that errors depend on
 """
+
+# Files name classes (`hrf.registry`), so all maps and coefficients are defined as soon as one of them is.
+from hrf.features import asymmetric, clustered, coefficients, exponential, gaussian, hybrid, mixture, optimal
+
+__all__ = [
+    "asymmetric",
+    "clustered",
+    "coefficients",
+    "exponential",
+    "gaussian",
+    "hybrid",
+    "mixture",
+    "optimal",
+]

@@ -7,20 +7,24 @@ code. A class joins by being defined; the module that defines it has to be impor
 from __future__ import annotations
 
 import json
+import stat
+from math import prod
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from hrf.features.base import FeatureMap
 from hrf.features.encoding import FORMAT
 from hrf.projections import Projections
-from hrf.registry import UndefinedClass, find
+from hrf.registry import UndefinedClass, find, is_own
 
 __all__ = ["load"]
+
+_SIZES = ("n_projections", "n_coefficient_projections")  # rows of ω, in the arguments of parts
 
 
 def load(path: str | PathLike[str]) -> FeatureMap:
@@ -41,30 +45,46 @@ def load(path: str | PathLike[str]) -> FeatureMap:
         return _rebuilt(header, tensors)
     except UndefinedClass as error:
         raise ValueError(f"{name} needs {error}") from error
-    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # constructors meet arguments that nobody has checked
         raise ValueError(f"{name} has a malformed hrf header: {error!r}") from error
 
 
 def _read(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the header and the tensors of a file."""
-    if Path(name).is_dir():
-        raise IsADirectoryError(f"{name} is a folder; expected a file that FeatureMap.save wrote")
+    _check_size(name)
     try:
         with safe_open(name, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
+    except OSError:
+        raise
+    except Exception as error:  # safetensors and PyTorch raise errors of many types
         raise ValueError(f"{name} is not a safetensors file: {error}") from error
     if "hrf" not in metadata:
         raise ValueError(f"{name} holds no hrf map: its header has no 'hrf' entry")
     try:
         header = json.loads(metadata["hrf"])
         version = header["format"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{name} has a malformed hrf header: {error!r}") from error
     if version != FORMAT:
         raise ValueError(f"{name} has format {version!r}; this version of hrf reads format {FORMAT}")
     return header, tensors
+
+
+def _check_size(name: str) -> None:
+    """Refuse what is no regular file, or too short for the header it announces, before anything waits or allocates."""
+    status = Path(name).stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(f"{name} is a folder; expected a file that FeatureMap.save wrote")
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{name} is not a regular file; expected a file that FeatureMap.save wrote")
+    with Path(name).open("rb") as file:
+        announced = int.from_bytes(file.read(8), "little")
+    if announced > status.st_size - 8:
+        raise ValueError(
+            f"{name} is not a safetensors file: it has {status.st_size} bytes and announces a header of {announced}"
+        )
 
 
 def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
@@ -96,7 +116,22 @@ def _built(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if "tensor" in tree:
         return tensors[tree["tensor"]]
     cls = find(tree["class"], tree.get("module"))
+    if is_own(cls):
+        _check_counts(tree["arguments"], tensors)
     return cls(**{name: _built(value, tensors) for name, value in tree["arguments"].items()})
+
+
+def _check_counts(arguments: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse a part that would draw more numbers than the file holds: it stores every ω."""
+    held = sum(tensor.numel() for tensor in tensors.values())
+    common = [arguments.get(name) for name in ("dim", "heads")]
+    for name in _SIZES:
+        counts = [count for count in (*common, arguments.get(name)) if isinstance(count, int)]
+        if prod(max(1, abs(count)) for count in counts) > held:
+            described = ", ".join(
+                f"{key}={arguments[key]!r}" for key in ("dim", "heads", name) if key in arguments
+            )
+            raise ValueError(f"{described} asks for more numbers than the file holds ({held})")
 
 
 def _tie(feature_map: FeatureMap, first: str, second: str) -> None:

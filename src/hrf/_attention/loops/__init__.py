@@ -6,6 +6,7 @@ Without it, or on an accelerator, the same results come from PyTorch's operation
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,12 +23,23 @@ __all__ = ["arrays", "each", "installed", "parts", "serves"]
 
 @cache
 def installed() -> bool:
-    """Return whether Numba is installed and compiles."""
+    """Return whether Numba is installed and works; one warning says so where it is installed and does not."""
     try:
         import numba
-    except ImportError:  # also where it is too old for NumPy
+
+        if numba.config.DISABLE_JIT:
+            return False
+        from hrf._attention.loops import codes, pairs  # noqa: F401 (whether they can be imported)
+    except Exception as error:  # a damaged or unsuitable Numba raises errors of many types
+        if not isinstance(error, ModuleNotFoundError) or error.name != "numba":
+            reason = " ".join(str(error).split()) or type(error).__name__
+            warnings.warn(
+                f"Numba is installed but does not work ({reason}); PyTorch's slower operations take over",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return False
-    return not numba.config.DISABLE_JIT
+    return True
 
 
 def serves(*tensors: Tensor) -> bool:
