@@ -188,3 +188,16 @@ def test_fixed_centres_leave_the_map_itself_alone(tokens):
     assert fixed.with_fixed_centres() is fixed
     positive = hrf.Positive(4, n_projections=8)
     assert positive.with_fixed_centres() is positive
+
+
+def test_without_a_terminal_there_is_one_line_per_layer(capsys):
+    convert(made(bert, "sdpa"), batches(), feature_map="positive")
+    lines = capsys.readouterr().err.splitlines()
+    assert "fitting layer 2 of 2: encoder.layer.1.attention.self" in lines
+    assert [line.rpartition(" of ")[0] for line in lines] == [
+        *(f"reading batch {n}" for n in (1, 2, 3)),
+        *(f"fitting layer {n}" for n in (1, 2)),
+        "measuring batch 1",
+    ]
+    convert(made(bert, "sdpa"), batches(), feature_map="positive", progress=False)
+    assert capsys.readouterr().err == ""

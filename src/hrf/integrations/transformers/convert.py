@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
 from hrf.integrations.transformers.attention import use_maps
+from hrf.integrations.transformers.interface import refuse
 from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, observed
+from hrf.integrations.transformers.progress import Steps, shown_steps
+from hrf.integrations.transformers.support import run
 from hrf.nn.maps import NAMES, feature_map_for
 
 __all__ = ["FITS", "Fit", "Report", "convert"]
@@ -25,7 +26,6 @@ __all__ = ["FITS", "Fit", "Report", "convert"]
 # Called as ``fit(queries, keys, heads=H)`` with vectors ``(H, N, d)``, such that exp(qᵀk) is the kernel.
 Fit = Callable[..., FeatureMap]
 Batch = Mapping[str, Any] | Tensor
-Item = TypeVar("Item")
 
 
 def _unfitted(queries: Tensor, keys: Tensor, *, heads: int, name: str) -> FeatureMap:
@@ -81,27 +81,54 @@ def convert(
         test_batches: batches to measure errors on; by default the last quarter of ``calibration_batches`` is held out.
         max_tokens: largest number of queries and keys per head to fit to, the same number from each batch.
         seed: seed of ω and of the choice of tokens.
-        progress: show a bar on stderr, if stderr is a terminal.
+        progress: show a bar on stderr, or one line per layer if stderr is no terminal.
     """
     fit = _fit_of(feature_map)
-    batches, tests = _split(list(calibration_batches), test_batches)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+    refuse(model)
+    batches, tests = _split(_checked(calibration_batches), test_batches)
+    with shown_steps(progress) as steps:
         recorder = Recorder(max(1, max_tokens // len(batches)), seed)
         with observed(model, recorder):
-            _run(model, bar.track(batches, description="reading"))
+            _run(model, steps("reading batch", batches))
         names = {module: name for name, module in model.named_modules() if module in recorder.samples}
-        maps = {}
-        for index, module in enumerate(bar.track(list(names), description="fitting")):
-            queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed + index)
-                maps[module] = fit(queries, keys, heads=len(queries))
+        if not names:
+            raise ValueError(f"{type(model).__name__} never called the attention interface; see check(model)")
+        maps = _fitted(fit, recorder, names, seed, steps)
         meter = Meter(maps)
         with observed(model, meter):
-            _run(model, bar.track(tests, description="measuring"))
+            _run(model, steps("measuring batch", tests))
     use_maps(model, {names[module]: phi for module, phi in maps.items()})
     return Report({name: meter.report(module) for module, name in names.items()})
+
+
+def _fitted(
+    fit: Fit, recorder: Recorder, names: dict[nn.Module, str], seed: int, steps: Steps
+) -> dict[nn.Module, FeatureMap]:
+    """Fit one map per module to the recorded queries and keys, which are dropped on the way."""
+    maps = {}
+    for index, module in enumerate(steps("fitting layer", list(names), list(names.values()))):
+        queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + index)
+            maps[module] = fit(queries, keys, heads=len(queries))
+    return maps
+
+
+def _checked(batches: Iterable[Batch]) -> list[Batch]:
+    """Return batches as a list; refuse what no model takes, such as texts."""
+    found = list(batches)
+    for index, batch in enumerate(found):
+        if not isinstance(batch, Mapping) and not (isinstance(batch, Tensor) and batch.ndim > 1):
+            what = (
+                f"a tensor of shape {tuple(batch.shape)}"
+                if isinstance(batch, Tensor)
+                else type(batch).__name__
+            )
+            raise TypeError(
+                f"batch {index} is {what}; expected a list of batches, each what a tokenizer returns with "
+                'return_tensors="pt", or a tensor of input_ids (batch, length)'
+            )
+    return found
 
 
 def _fit_of(feature_map: str | Fit) -> Fit:
@@ -119,19 +146,21 @@ def _fit_of(feature_map: str | Fit) -> Fit:
 def _split(batches: list[Batch], tests: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
     """Return batches to fit to and batches to measure on."""
     if tests is not None:
-        return batches, list(tests)
+        return _some(batches, "calibration_batches"), _some(_checked(tests), "test_batches")
     if len(batches) < 2:
-        raise ValueError(
-            f"there is {len(batches)} batch; expected one to fit to and one to measure on, or test_batches"
-        )
+        count = "is 1 batch" if batches else "are no batches"
+        raise ValueError(f"there {count}; expected one to fit to and one to measure on, or test_batches")
     kept = max(1, len(batches) // 4)
     return batches[:-kept], batches[-kept:]
+
+
+def _some(batches: list[Batch], name: str) -> list[Batch]:
+    if not batches:
+        raise ValueError(f"{name} is empty; expected one batch or more")
+    return batches
 
 
 @torch.no_grad()
 def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> None:
     for batch in batches:
-        if isinstance(batch, Tensor):
-            model(batch.to(model.device))
-        else:
-            model(**{k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+        run(model, batch)
