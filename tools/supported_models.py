@@ -7,9 +7,12 @@ and `hrf.integrations.transformers.check` runs it. Pass model types, such as ``b
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import warnings
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +98,15 @@ def built(cls: type[PreTrainedConfig]) -> PreTrainedModel:
 
 def outcome(model_type: str) -> str:
     """Return in a few words what `check` says about an architecture."""
-    models = MODEL_MAPPING[CONFIG_MAPPING[model_type]]
-    if why_unsupported(models[0] if isinstance(models, tuple) else models):
-        return "refused: attention of its own"
     try:
+        models = MODEL_MAPPING[CONFIG_MAPPING[model_type]]
+        if why_unsupported(models[0] if isinstance(models, tuple) else models):
+            return "refused: attention of its own"
         answer = check(built(CONFIG_MAPPING[model_type]))
     except Exception:
         return "not tried: does not build or run from a small configuration"
+    finally:
+        gc.collect()
     if answer:
         return "works"
     reasons = {
@@ -119,30 +124,33 @@ def outcome(model_type: str) -> str:
 
 
 def table(model_types: list[str]) -> str:
-    """Check architectures and write a table: one row per outcome."""
+    """Check architectures, one process per core, and write a table: one row per outcome."""
     found: dict[str, list[str]] = defaultdict(list)
-    for index, name in enumerate(model_types):
-        print(f"{index + 1} of {len(model_types)}: {name}", file=sys.stderr, flush=True)
-        found[outcome(name)].append(name)
-        gc.collect()
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_quiet) as pool:
+        for index, (name, words) in enumerate(zip(model_types, pool.map(outcome, model_types), strict=True)):
+            print(f"{index + 1} of {len(model_types)}: {name}: {words}", file=sys.stderr, flush=True)
+            found[words].append(name)
     order = sorted(found, key=lambda words: (words != "works", words.startswith("not"), -len(found[words])))
     rows = [f"| {words} | {len(found[words])} | {', '.join(found[words])} |" for words in order]
     return "\n".join(["| outcome | number | model types |", "| --- | --- | --- |", *rows])
 
 
+def _quiet() -> None:
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    torch.set_num_threads(1)
+
+
 def main(names: list[str]) -> None:
     """Print the table of these model types, or write the page for all of them."""
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     if names:
         print(table(names))
         return
     everything = sorted(name for name, cls in CONFIG_MAPPING.items() if cls in MODEL_MAPPING)
+    note = f"With Transformers {transformers.__version__}:\n\n{table(everything)}"
     text = PAGE.read_text()
     before, after = text[: text.index(START)], text[text.index(END) :]
-    note = f"With Transformers {transformers.__version__}:\n\n"
-    PAGE.write_text(f"{before}{START}\n{note}{table(everything)}\n{after}")
+    PAGE.write_text(f"{before}{START}\n{note}\n{after}")
 
 
 if __name__ == "__main__":

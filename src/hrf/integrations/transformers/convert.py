@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from statistics import median
@@ -14,11 +15,10 @@ from transformers import PreTrainedModel
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
-from hrf.integrations.transformers.attention import use_maps
 from hrf.integrations.transformers.interface import refuse
-from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, observed
+from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, converted, observed
 from hrf.integrations.transformers.progress import Steps, shown_steps
-from hrf.integrations.transformers.support import run
+from hrf.integrations.transformers.support import first_tensor, run
 from hrf.nn.maps import NAMES, feature_map_for
 
 __all__ = ["FITS", "Fit", "Report", "convert"]
@@ -26,6 +26,13 @@ __all__ = ["FITS", "Fit", "Report", "convert"]
 # Called as ``fit(queries, keys, heads=H)`` with vectors ``(H, N, d)``, such that exp(qᵀk) is the kernel.
 Fit = Callable[..., FeatureMap]
 Batch = Mapping[str, Any] | Tensor
+
+# Largest errors of the output of a model, and what they mean.
+_VERDICTS = (
+    (0.05, "close"),
+    (0.3, "visibly different; compute some pairs exactly (exact_share), or fine-tune"),
+    (math.inf, "of no use without fine-tuning; keep exact attention, or compute more pairs exactly"),
+)
 
 
 def _unfitted(queries: Tensor, keys: Tensor, *, heads: int, name: str) -> FeatureMap:
@@ -40,9 +47,21 @@ FITS: dict[str, Fit] = {
 
 
 class Report(NamedTuple):
-    """Measurements of `convert`, by the names of the attention modules."""
+    """Measurements of `convert` on the test batches.
+
+    Attributes:
+        layers: errors by the names of the attention modules.
+        output_error: ‖Ŷ − Y‖ / ‖Y‖ of the output of the whole model, without padding.
+    """
 
     layers: dict[str, LayerReport]
+    output_error: float = math.nan
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on the error of the whole model."""
+        words = next((words for limit, words in _VERDICTS if self.output_error <= limit), _VERDICTS[-1][1])
+        return f"the output of the model differs by {self.output_error:.1%} from exact attention: {words}"
 
     def __str__(self) -> str:
         heading = "relative error of attention"
@@ -53,7 +72,7 @@ class Report(NamedTuple):
             line += f"  {layer.exact_share:.0%} of pairs exact" if layer.exact_share else ""
             line += f"  {layer.clamped:.0%} of denominators clamped" if layer.clamped else ""
             lines.append(line)
-        return "\n".join(lines)
+        return "\n".join([*lines, self.verdict])
 
 
 def convert(
@@ -96,9 +115,11 @@ def convert(
         maps = _fitted(fit, recorder, names, seed, steps)
         meter = Meter(maps)
         with observed(model, meter):
-            _run(model, steps("measuring batch", tests))
-    use_maps(model, {names[module]: phi for module, phi in maps.items()})
-    return Report({name: meter.report(module) for module, name in names.items()})
+            expected = _run(model, steps("measuring batch", tests))
+        with converted(model, {names[module]: phi for module, phi in maps.items()}):
+            received = _run(model, steps("comparing batch", tests))
+    layers = {name: meter.report(module) for module, name in names.items()}
+    return Report(layers, _output_error(received, expected, tests))
 
 
 def _fitted(
@@ -161,6 +182,16 @@ def _some(batches: list[Batch], name: str) -> list[Batch]:
 
 
 @torch.no_grad()
-def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> None:
-    for batch in batches:
-        run(model, batch)
+def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> list[Tensor]:
+    return [first_tensor(run(model, batch)) for batch in batches]
+
+
+def _output_error(received: list[Tensor], expected: list[Tensor], batches: list[Batch]) -> float:
+    """Return the relative error over all batches; padding does not count."""
+    squares = torch.zeros(2, dtype=torch.float64)
+    for estimate, exact, batch in zip(received, expected, batches, strict=True):
+        mask = None if isinstance(batch, Tensor) else batch.get("attention_mask")
+        kept = ... if mask is None or mask.shape != exact.shape[:2] else mask.bool().to(exact.device)
+        for index, tensor in enumerate((estimate - exact, exact)):
+            squares[index] += tensor[kept].double().square().sum().cpu()
+    return float((squares[0] / squares[1]).sqrt())

@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
-from hrf.integrations.transformers.attention import attend, switch
+from hrf.integrations.transformers.attention import attend, switch, use_maps
 from hrf.integrations.transformers.interface import OBSERVED, add, is_ours
 from hrf.integrations.transformers.masks import AttentionCall
 
-__all__ = ["LayerReport", "Meter", "Observer", "Recorder", "observed", "original"]
+__all__ = ["LayerReport", "Meter", "Observer", "Recorder", "converted", "observed", "original"]
 
 
 class LayerReport(NamedTuple):
@@ -76,6 +76,15 @@ def original(model: PreTrainedModel) -> Iterator[None]:
         if is_ours(model.config._attn_implementation):
             model.set_attn_implementation("eager")
         yield
+
+
+@contextmanager
+def converted(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> Iterator[None]:
+    """Put the model in evaluation mode with fitted maps while the block runs; it keeps the maps unless that fails."""
+    with _evaluated(model):
+        use_maps(model, maps)
+        yield
+    use_maps(model, maps)
 
 
 @contextmanager
