@@ -8,7 +8,7 @@ OUT ?= results
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .PHONY: demo reproduce test test-all lint types unit slow docs bench bench-compare bench-attention-quality example-minilm example-sampled-softmax \
-	readme house-map clean help
+	readme house-map supported-models clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -74,6 +74,9 @@ readme: $(VENV)/.installed   ## write the tables of README.md and of the docs fr
 
 house-map: $(VENV)/.installed   ## write the map of CONTRIBUTING.md: the files that a vector passes
 	$(BIN)/python -m tools.house_map
+
+supported-models: $(VENV)/.installed   ## write the table of docs/supported-models.md: check every architecture of Transformers
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.supported_models
 
 clean:           ## remove the environment, compiled loops, results and the site
 	rm -rf $(VENV) src/hrf/_attention/loops/__pycache__ results site

@@ -21,7 +21,7 @@ def candidate(advice: Advice, name: str):
 @pytest.fixture(scope="module")
 def easy() -> Advice:
     state = torch.get_rng_state()
-    advice = hrf.advise(*data.easy(), budget=BUDGET)
+    advice = hrf.advise(*data.easy(), budget=BUDGET, length=1000)
     assert torch.equal(torch.get_rng_state(), state)  # nobody else's random numbers change
     return advice
 
@@ -138,7 +138,7 @@ def test_values_are_what_counts_if_there_are_some():
 
 def test_scale_is_applied_to_both_sides(easy):
     q, k = data.easy()
-    scaled = hrf.advise(2 * q, 2 * k, budget=BUDGET, scale=0.25)
+    scaled = hrf.advise(2 * q, 2 * k, budget=BUDGET, length=1000, scale=0.25)
     assert [(c.name, c.error) for c in scaled.ranking] == [(c.name, c.error) for c in easy.ranking]
     assert scaled.settings.query_norm == pytest.approx(float(q.square().sum(-1).mean().sqrt()))
 

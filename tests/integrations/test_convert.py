@@ -10,7 +10,7 @@ import torch
 
 import hrf
 from hrf._attention import reference
-from hrf.integrations.transformers import FITTED, attention, convert, load_maps, save_maps
+from hrf.integrations.transformers import FITTED, Report, attention, convert, load_maps, save_maps
 from integrations.models import (
     DECODERS,
     FAMILIES,
@@ -188,3 +188,48 @@ def test_fixed_centres_leave_the_map_itself_alone(tokens):
     assert fixed.with_fixed_centres() is fixed
     positive = hrf.Positive(4, n_projections=8)
     assert positive.with_fixed_centres() is positive
+
+
+def test_without_a_terminal_there_is_one_line_per_layer(capsys):
+    convert(made(bert, "sdpa"), batches(), feature_map="positive")
+    lines = capsys.readouterr().err.splitlines()
+    assert "fitting layer 2 of 2: encoder.layer.1.attention.self" in lines
+    assert [line.rpartition(" of ")[0] for line in lines] == [
+        *(f"reading batch {n}" for n in (1, 2, 3)),
+        *(f"fitting layer {n}" for n in (1, 2)),
+        "measuring batch 1",
+        "comparing batch 1",
+    ]
+    convert(made(bert, "sdpa"), batches(), feature_map="positive", progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_verdict_is_on_the_output_of_the_whole_model(tokens):
+    model, mask = made(llama, "sdpa"), padded("right")
+    test = {"input_ids": tokens, "attention_mask": mask}
+    expected = model(**test).logits[mask.bool()]
+    report = convert(model, batches(), test_batches=[test], feature_map="positive", progress=False)
+    received = model(**test).logits[mask.bool()]
+    error = float((received - expected).norm() / expected.norm())
+    assert report.output_error == pytest.approx(error, rel=1e-6)
+    assert str(report).endswith(report.verdict)
+    assert f"differs by {error:.1%} from exact attention" in report.verdict
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(0.01, "close"), (0.2, "visibly"), (0.8, "of no use"), (float("nan"), "of no use")]
+)
+def test_verdicts(error, words):
+    assert words in Report({}, error).verdict
+
+
+def test_a_model_that_fails_with_its_maps_keeps_exact_attention(tokens, monkeypatch):
+    model = made(bert, "sdpa")
+
+    def broken(*_, **__):
+        raise ArithmeticError
+
+    monkeypatch.setattr(attention._Fitted, "map_of", broken)
+    with pytest.raises(ArithmeticError):
+        convert(model, batches(), feature_map="positive", progress=False)
+    assert model.config._attn_implementation == "sdpa"

@@ -102,3 +102,31 @@ def test_unknown_names_and_too_few_batches():
         convert(model, batches(), feature_map="linear")
     with pytest.raises(ValueError, match="there is 1 batch; expected"):
         convert(model, batches(1))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["a text", "another"], "batch 0 is str; expected a list of batches, each what a tokenizer returns"),
+        ("a text", "batch 0 is str"),
+        ({"input_ids": torch.ones(2, 5)}, "batch 0 is str"),  # one batch that is no list
+        (torch.ones(2, 5, dtype=torch.long), r"batch 0 is a tensor of shape \(5,\)"),
+        ([torch.ones(2, 5, dtype=torch.long), [1, 2]], "batch 1 is list"),
+    ],
+)
+def test_batches_that_no_model_takes(given, message):
+    model = made(bert, "sdpa")
+    with pytest.raises(TypeError, match=message):
+        convert(model, given)
+    with pytest.raises(TypeError, match=message):
+        convert(model, batches(), test_batches=given)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_empty_lists_of_batches_are_named():
+    with pytest.raises(ValueError, match="there are no batches; expected one to fit to"):
+        convert(made(bert), [])
+    with pytest.raises(ValueError, match="calibration_batches is empty"):
+        convert(made(bert), [], test_batches=batches())
+    with pytest.raises(ValueError, match="test_batches is empty"):
+        convert(made(bert), batches(), test_batches=[])

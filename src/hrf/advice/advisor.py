@@ -37,6 +37,7 @@ def advise(
     unit: str = "width",
     objective: str | None = None,
     scale: float = 1.0,
+    length: int | None = None,
     n_redraws: int = 5,
     seed: int = 0,
     progress: Progress | None = None,
@@ -46,7 +47,8 @@ def advise(
     Half of the queries and half of the keys, by ``seed``, are fitted to (4,096 of each at most); errors are
     measured on up to 256 queries and 1,024 keys of the other half. If there are as many queries as keys, they
     are taken to belong to the same tokens and are split alike. Candidates that fail are left out, and
-    `Advice.left_out` says why.
+    `Advice.left_out` says why. For attention, a map with more features than ``budget`` is left out if its state,
+    features × (d_v + 1) numbers, is larger than the keys and values that it summarises.
 
     Args:
         queries: ``(N, d)``, a tensor or an array. The kernel is exp(scale · qᵀk): for queries and keys of
@@ -61,6 +63,8 @@ def advise(
             ``"attention"``, the default otherwise: relative error of the attention weights; or ``"kernel"``: the
             median of √MSE/K over pairs. Weights and outputs are the ones that `hrf.attention` computes.
         scale: factor of the logits. The maps of the result take inputs multiplied by its root.
+        length: number of keys per sequence in use, by default the number of ``keys``; it bounds the state of maps
+            for attention.
         n_redraws: draws of ω behind each confidence interval, two or more.
         seed: seed of everything random; the same seed gives the same advice, times aside.
         progress: called with the name of a candidate, the number of candidates done and the number of all.
@@ -73,12 +77,12 @@ def advise(
     (torch.Size([200, 200]), True)
     """
     objective = objective or ("attention" if values is None else "output")
-    _check_settings(budget, unit, objective, n_redraws, seed, scale)
+    _check_settings(budget, unit, objective, n_redraws, seed, scale, length)
     data = Data.checked(queries, keys, values, scale)
     fit, held_out = data.halves(seed)
     problem = _held_out_problem(held_out, objective)
     options = {"budget": budget, "unit": unit, "n_redraws": n_redraws, "seed": seed, "scale": scale}
-    settings = _settings(data, problem, **options)
+    settings = _settings(data, problem, length=length or len(data.keys), **options)
     return _ranked(settings, fit, problem, held_out.queries[:_TIMED].float(), progress)
 
 
@@ -98,6 +102,7 @@ def _settings(data: Data, problem: Problem, **options: Any) -> Settings:
         **options,
         objective=problem.objective,
         dim=data.dim,
+        value_dim=data.value_dim,
         n_queries=len(data.queries),
         n_keys=len(data.keys),
         query_norm=_norm(data.queries),
@@ -113,7 +118,8 @@ def _ranked(
     ranking: list[Candidate] = []
     beyond: list[Candidate] = []
     left_out: dict[str, str] = {}
-    everything = list(proposals(_builder(settings, fit, timed)))
+    builder = _builder(settings, fit, timed)
+    everything = list(proposals(builder))
     for index, proposal in enumerate(everything):
         if progress is not None:
             progress(proposal.name, index, len(everything))
@@ -122,11 +128,13 @@ def _ranked(
         except _FAILURES as error:
             left_out[proposal.name] = str(error).partition("\n")[0]
             continue
-        (beyond if proposal.apart else ranking).append(candidate)
+        if slow := builder.slowness(candidate.feature_map):
+            candidate = candidate.with_note(f"takes {slow:.1f} times the time allowed")
+        (beyond if proposal.apart or slow else ranking).append(candidate)
     if progress is not None:
         progress("", len(everything), len(everything))
     if not ranking:
-        raise ValueError(f"no map could be built: {'; '.join(f'{n}: {why}' for n, why in left_out.items())}")
+        raise ValueError(_nothing_to_rank(settings, beyond, left_out))
 
     def score(candidate: Candidate) -> tuple[float, int]:
         """Sort key: the closed form or the upper end of the interval; the cheaper of two equals comes first."""
@@ -136,6 +144,14 @@ def _ranked(
     return Advice(
         sorted(ranking, key=score), sorted(beyond, key=score), problem.uniform(), left_out, settings
     )
+
+
+def _nothing_to_rank(settings: Settings, beyond: list[Candidate], left_out: dict[str, str]) -> str:
+    """Say why no map is left, by the most common reason."""
+    reasons = [*left_out.values(), *(c.note for c in beyond)]
+    common = max(reasons, key=reasons.count, default="none was tried")
+    norms = f"queries have norm {settings.query_norm:.3g} and keys {settings.key_norm:.3g}"
+    return f"no map works ({norms}): {common}; lower the scale of the logits, or compute exact attention"
 
 
 def _builder(settings: Settings, fit: Data, timed: Tensor) -> Builder:
@@ -150,11 +166,13 @@ def _builder(settings: Settings, fit: Data, timed: Tensor) -> Builder:
         settings.unit,
         cost_in(settings.unit, reference, timed),
         settings.seed,
+        settings.most_features,
     )
 
 
 def _measure(proposal: Proposal, problem: Problem, timed: Tensor, settings: Settings) -> Candidate:
     feature_map: FeatureMap = proposal.make().float()
+    _check_state(feature_map, settings)
     error = problem.error(feature_map, settings.n_redraws, Generator().manual_seed(settings.seed + 1))
     if not math.isfinite(error.high):
         raise ArithmeticError("its estimates overflow or vanish")
@@ -173,12 +191,24 @@ def _measure(proposal: Proposal, problem: Problem, timed: Tensor, settings: Sett
     )
 
 
+def _check_state(feature_map: FeatureMap, settings: Settings) -> None:
+    """Refuse a map whose state is larger than the keys and values that attention summarises by it."""
+    features, s = feature_map.feature_dim, settings
+    if features > s.most_features:
+        raise ValueError(
+            f"its state of {features:,} × {s.value_dim + 1} numbers is larger than the {s.length:,} keys and values "
+            f"that it summarises ({s.length:,} × {s.dim + s.value_dim}); it may pay for longer sequences (length)"
+        )
+
+
 def _norm(vectors: Tensor) -> float:
     """Return the root of the mean squared norm."""
     return float(vectors.square().sum(-1).mean().sqrt())
 
 
-def _check_settings(budget: int, unit: str, objective: str, n_redraws: int, seed: int, scale: float) -> None:
+def _check_settings(
+    budget: int, unit: str, objective: str, n_redraws: int, seed: int, scale: float, length: int | None
+) -> None:
     for name, choice, choices in (("unit", unit, UNITS), ("objective", objective, OBJECTIVES)):
         if choice not in choices:
             raise ValueError(f"{name} is {choice!r}; expected one of {', '.join(choices)}")
@@ -189,5 +219,7 @@ def _check_settings(budget: int, unit: str, objective: str, n_redraws: int, seed
     ):
         if not low <= value <= high:
             raise ValueError(f"{name} is {value}; expected a number from {low} to {high}")
+    if length is not None and length < 1:
+        raise ValueError(f"length is {length}; expected the number of keys per sequence, 1 or more")
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"scale is {scale}; expected a positive number")

@@ -8,6 +8,8 @@ whose centres follow the keys at hand, and a map that computes pairs of some clu
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -34,6 +36,7 @@ _EXACT_SHARE = 0.2
 # No map has more active features than this many times the budget, however cheap they are to compute, since
 # attention touches every one of them.
 _WIDEST = 16
+_TOO_SLOW = 1.25  # times the time allowed; less is noise
 
 
 class Proposal(NamedTuple):
@@ -65,6 +68,7 @@ class Builder(NamedTuple):
         unit: the unit of cost.
         cost: cost of a map relative to the budget.
         seed: seed of ω and of k-means.
+        most_features: the largest ``feature_dim`` allowed.
     """
 
     queries: Tensor
@@ -74,6 +78,7 @@ class Builder(NamedTuple):
     unit: str
     cost: Cost
     seed: int
+    most_features: float = math.inf
 
     @property
     def dim(self) -> int:
@@ -87,14 +92,28 @@ class Builder(NamedTuple):
     def fits(self, feature_map: FeatureMap) -> bool:
         """Return whether a map is within the budget."""
         wide = feature_map.active_width > _WIDEST * self.budget
-        return not wide and self.cost(feature_map) <= 1 + 1e-9
+        wide = wide or feature_map.feature_dim > self.most_features
+        return not wide and self.fixed_cost(feature_map) <= 1 + 1e-9
+
+    def fixed_cost(self, feature_map: FeatureMap) -> float:
+        """Return the cost; FLOPs stand in for times, which vary, so that the set of maps does not."""
+        if self.unit == "time":
+            return feature_map.flops() / Positive(self.dim, n_projections=self.budget // 2).flops()
+        return self.cost(feature_map)
+
+    def slowness(self, feature_map: FeatureMap) -> float:
+        """Return how many times the budget a map takes, if time is the unit and it is clearly too slow; else 0."""
+        spent = self.cost(feature_map) if self.unit == "time" else 0.0
+        return spent if spent > _TOO_SLOW else 0.0
 
     def size(self, build: Callable[[int], FeatureMap]) -> int:
-        """Return the largest number of projections within the budget."""
+        """Return the largest number of projections within the budget; by time, 1 if even 1 is too slow."""
         widest = largest_within(build, lambda phi: phi.active_width, _WIDEST * self.budget)
-        if self.unit == "time":
-            return min(widest, largest_measured(build, self.cost, 1, min(widest, self.budget // 2)))
-        return min(widest, largest_within(build, self.cost, 1))
+        if math.isfinite(self.most_features) and build(1).feature_dim <= self.most_features:
+            widest = min(widest, largest_within(build, lambda phi: phi.feature_dim, self.most_features))
+        if self.unit != "time":
+            return min(widest, largest_within(build, self.cost, 1))
+        return min(widest, largest_measured(build, self.cost, 1, min(widest, self.budget // 2)))
 
     def sized(self, build: Callable[..., FeatureMap]) -> FeatureMap:
         """Build the largest map within the budget by ``build(n_projections=, generator=)``."""
@@ -140,16 +159,15 @@ def _best_hybrid(
     builder: Builder, cls: Callable[..., FeatureMap], settings: list[dict[str, Any]]
 ) -> FeatureMap:
     """Build the hybrid whose n and other settings have the least error on the fitting data in two draws."""
-    made: list[tuple[float, int, FeatureMap]] = []
+    made: list[tuple[float, float, int, FeatureMap]] = []
     for n in (1, 2, 4, 8, 16):
         for chosen in settings:
             try:
                 feature_map = builder.sized(partial(cls, builder.dim, n_coefficient_projections=n, **chosen))
             except ValueError:  # no projection is left for the bases
                 continue
-            made.append(
-                (builder.practice.error(feature_map, 2, builder.generator()).value, len(made), feature_map)
-            )
+            error = builder.practice.error(feature_map, 2, builder.generator()).value
+            made.append((builder.slowness(feature_map), error, len(made), feature_map))
     if not made:
         raise ValueError("even one projection costs more than the budget")
     return min(made)[-1]
@@ -177,6 +195,7 @@ def _clustered(builder: Builder) -> Iterator[Proposal]:
             yield Proposal(f"clustered {base} {n}", "clustered", make, note)
     for n in _numbers_of_clusters(builder, "moments"):
         yield Proposal(f"clustered moments {n}", "clustered", partial(_paired_map, builder, n))
+    yield from _too_large(builder)
     n = 0
     for n in _numbers_of_clusters(builder, "separable"):
         make = partial(_residual_map, builder, "separable", n, clusters)
@@ -197,6 +216,16 @@ def _clustered(builder: Builder) -> Iterator[Proposal]:
         f"up to {_EXACT_SHARE:.0%} of pairs are exact, in quadratic time: for hrf.attention and estimate",
         apart=True,
     )
+
+
+def _too_large(builder: Builder) -> Iterator[Proposal]:
+    """Yield maps that only the size of their state leaves out, unfitted, so that the advice can say so."""
+    boundless = builder._replace(most_features=math.inf)
+    for base in ("shifted", "shrunk", "moments", "separable"):
+        for n in _numbers_of_clusters(boundless, base):
+            blank = _blank(builder, base, n, 2)
+            if blank.feature_dim > builder.most_features:
+                yield Proposal(f"clustered {base} {n}", "clustered", partial(copy.deepcopy, blank))
 
 
 def _residual_map(
@@ -228,15 +257,21 @@ def _numbers_of_clusters(builder: Builder, base: str) -> list[int]:
     All bases draw from the series that starts at the largest number possible for ``separable``, so that they share
     clusters. Every cluster has enough points, and every base at least two projections.
     """
-    rows = min(len(builder.queries), len(builder.keys))
     most = _MOST_PAIRED_CLUSTERS if base == "moments" else _MOST_CLUSTERS
+    n = _most_clusters(builder)
+    series = [n >> shift for shift in range(0, n.bit_length() - 1, 2)]  # down to 2 or 4
+    return [n for n in series if n <= most and builder.fits(_blank(builder, base, n, 2))][:3][::-1]
+
+
+def _most_clusters(builder: Builder) -> int:
+    """Return the largest power of two of clusters that budget, state and data allow for ``separable``."""
+    rows = min(len(builder.queries), len(builder.keys))
     n = 1
     while 2 * n <= min(rows // _POINTS_PER_CLUSTER, _MOST_CLUSTERS) and builder.fits(
         _blank(builder, "separable", 2 * n, 2)
     ):
         n *= 2
-    series = [n >> shift for shift in range(0, n.bit_length() - 1, 2)]  # down to 2 or 4
-    return [n for n in series if n <= most and builder.fits(_blank(builder, base, n, 2))][:3][::-1]
+    return n
 
 
 def _blank(builder: Builder, base: str, n: int, n_projections: int) -> ClusteredHybrid:

@@ -58,7 +58,7 @@ def largest_measured(build: Callable[[int], FeatureMap], cost: Cost, limit: floa
     """Return a large m whose map costs at most ``limit``, for a cost that is measured and noisy.
 
     Takes a few proportional steps from ``start``. Nothing is extrapolated: the returned m has been measured, at no
-    more than a tenth above the limit.
+    more than a tenth above the limit; it is 1 if nothing else was.
     """
     largest, size = 0, start
     for _ in range(_STEPS):
@@ -66,7 +66,7 @@ def largest_measured(build: Callable[[int], FeatureMap], cost: Cost, limit: floa
         if spent <= _TOLERANCE * limit:
             largest = size  # the last one is the best known
         size = max(1, min(4 * size, round(size * limit / spent)))
-    return _at_least_one(largest)
+    return max(1, largest)
 
 
 def _at_least_one(size: int) -> int:

@@ -14,6 +14,7 @@ from hrf.advice.errors import Problem
 __all__ = ["Data"]
 
 _LEAST = 4  # two vectors to fit to and two to measure on
+_LONGEST = 1e7  # logits of longer vectors have no correct decimals in float64
 
 
 class Data(NamedTuple):
@@ -37,12 +38,22 @@ class Data(NamedTuple):
         for name, vectors in (("queries", q), ("keys", k)):
             if len(vectors) < _LEAST:
                 raise ValueError(f"there are {len(vectors)} {name}; expected {_LEAST} or more")
+            if (longest := float(torch.linalg.vector_norm(vectors, dim=-1).max())) > _LONGEST:
+                raise ValueError(
+                    f"the longest of the {name} has norm {longest:.1e} (with the root of scale); expected at most "
+                    f"{_LONGEST:.0e}: standardise or divide them, random features are for norms of about 1"
+                )
         return cls(q, k, v)
 
     @property
     def dim(self) -> int:
         """Length d of queries and keys."""
         return self.queries.shape[-1]
+
+    @property
+    def value_dim(self) -> int:
+        """Length of the values; without values, the length of the keys."""
+        return (self.keys if self.values is None else self.values).shape[-1]
 
     def halves(self, seed: int) -> tuple[Data, Data]:
         """Split into two halves by a shuffle that depends on the number of vectors and the seed alone."""

@@ -19,6 +19,7 @@ __all__ = ["figure"]
 _COLOURS = {"isotropic": "#0072B2", "hybrid": "#CC79A7", "fitted": "#E69F00", "clustered": "#009E73"}
 _GREY, _PALE, _INK = "#666666", "#e6e6e6", "#222222"
 _DASHES = (0, (4, 3))
+_SMALLEST = 1e-12  # smaller errors are rounding, and are drawn at the edge
 # Places for a name: right (1) or left (−1) of its dot, and how many points above it; the first that is free is used.
 _SPOTS = ((-1, 0), (1, -10), (1, 10), (-1, -10), (1, 0), (-1, 10))
 _TITLES = {
@@ -79,10 +80,12 @@ def _legend(advice: Findings) -> list[Line2D]:
 
 def _limits(advice: Findings, shown: list[Candidate]) -> tuple[float, float]:
     """Return the range from the smallest error to a few times the error of uniform attention, or of the best map."""
-    errors = [c.error for c in shown if c.error > 0]
-    high = 4 * max(advice.uniform, advice.ranking[0].high, 0.02)
+    uniform = [advice.uniform] if 0 < advice.uniform < math.inf else []
+    errors = [c.error for c in shown if _SMALLEST < c.error < math.inf]
+    best = advice.ranking[0].high
+    high = 4 * max([*uniform, 0.02, *([best] if best < math.inf else [])])
     low = min([*errors, high / 10])
-    return low / 1.6, min(high, 1.6 * max([*errors, advice.uniform]))
+    return low / 1.6, min(high, 1.6 * max([*errors, *uniform, 2 * low]))
 
 
 def _draw_ranks(axes: Axes, advice: Findings, limits: tuple[float, float]) -> None:
@@ -117,7 +120,7 @@ def _draw_ranks(axes: Axes, advice: Findings, limits: tuple[float, float]) -> No
             color=_INK if place == 0 else _GREY,
             weight="bold" if place == 0 else "normal",
         )
-    axes.axvline(advice.uniform, color=_GREY, linestyle=_DASHES, linewidth=1.2)
+    axes.axvline(min(advice.uniform, high), color=_GREY, linestyle=_DASHES, linewidth=1.2)
     axes.set_yticks(places, [c.name for c in shown], size=9)
     axes.get_yticklabels()[0].set_fontweight("bold")
     for label in axes.get_yticklabels():
@@ -143,12 +146,12 @@ def _draw_plane(
         face = "white" if c in advice.beyond else _COLOURS[c.family]
         size = 11 if c is shown[0] else 7
         axes.plot(x, y, "o", color=_COLOURS[c.family], markerfacecolor=face, markersize=size, zorder=3)
-    axes.axhline(advice.uniform, color=_GREY, linestyle=_DASHES, linewidth=1.2)
+    axes.axhline(min(advice.uniform, high), color=_GREY, linestyle=_DASHES, linewidth=1.2)
     front = _front([c for c in inside if c in advice.ranking], {key: x for key, (x, _) in places.items()})
-    axes.step(
-        *zip(*(places[id(c)] for c in front), strict=True), where="post", color=_INK, linewidth=0.8, alpha=0.5
-    )
-    costs = [x for x, _ in places.values()]
+    if front:
+        steps = zip(*(places[id(c)] for c in front), strict=True)
+        axes.step(*steps, where="post", color=_INK, linewidth=0.8, alpha=0.5)
+    costs = [x for x, _ in places.values()] or [float(c.flops if by_flops else c.width) for c in shown]
     axes.set_xscale("log")
     axes.set_xlim(min(costs) / 1.6, max(costs) * 1.6)
     _logarithmic(axes, "y", limits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from hrf.features.base import FeatureMap
 
@@ -20,7 +21,9 @@ class Settings:
         n_redraws: draws behind each interval.
         seed: seed of the split, of k-means and of ω.
         scale: factor of the logits; maps take inputs multiplied by its root.
+        length: number of keys per sequence in use.
         dim: length d of the vectors.
+        value_dim: length d_v of the values; d without values.
         n_queries: number of queries given.
         n_keys: number of keys given.
         query_norm: root of the mean of ‖q‖², scale included.
@@ -34,12 +37,24 @@ class Settings:
     n_redraws: int
     seed: int
     scale: float
+    length: int
     dim: int
+    value_dim: int
     n_queries: int
     n_keys: int
     query_norm: float
     key_norm: float
     held_out: tuple[int, int]
+
+    @property
+    def most_features(self) -> float:
+        """Largest number of features whose state is no larger than the keys and values; no less than the budget.
+
+        Without a bound for the objective ``kernel``, where nothing is summarised.
+        """
+        if self.objective == "kernel":
+            return math.inf
+        return max(self.budget, self.length * (self.dim + self.value_dim) // (self.value_dim + 1))
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,10 @@ class Candidate:
     predicted: float | None
     seconds: float
     note: str = ""
+
+    def with_note(self, remark: str) -> Candidate:
+        """Return the candidate with one more remark."""
+        return replace(self, note="; ".join(filter(None, [self.note, remark])))
 
     def expected_error(self, objective: str) -> float:
         """Return the error; for ``kernel`` in closed form, since the draws that make it up may be too rare to see."""

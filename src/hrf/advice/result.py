@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -48,12 +49,12 @@ class Advice(Findings):
         return wording.sentences(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return numbers and texts only, without times: one seed gives one text."""
+        """Return numbers and texts only, without times: one seed gives one text. Errors that overflow are ``None``."""
         return {
             "settings": vars(self.settings) | {"held_out": list(self.settings.held_out)},
             "ranking": [_plain(c) for c in self.ranking],
             "beyond": [_plain(c) for c in self.beyond],
-            "uniform": self.uniform,
+            "uniform": _finite(self.uniform),
             "left_out": self.left_out,
             "warning": self.warning,
         }
@@ -88,6 +89,11 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
 
 
+def _finite(value: Any) -> Any:
+    """Return the value, or ``None`` for infinity and NaN, which JSON does not know."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _plain(candidate: Candidate) -> dict[str, Any]:
-    described = {name: getattr(candidate, name) for name in _FIELDS}
+    described = {name: _finite(getattr(candidate, name)) for name in _FIELDS}
     return described | {"map": repr(candidate.feature_map), "state": candidate.feature_map.feature_dim}

@@ -31,6 +31,7 @@ hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
 
 _BUDGET = "Each map may cost as much as positive features of this width."
 _OBJECTIVE = "Which error: output (with values), attention (without), or kernel."
+_LENGTH = "Keys per sequence in use; a state larger than its keys and values is left out."
 _OUT = "Directory for the figure, the map, the numbers and report.html."
 
 
@@ -42,6 +43,7 @@ def advise(
     unit: Annotated[str, typer.Option(help="Unit of cost: width, flops or time.")] = "width",
     objective: Annotated[str | None, typer.Option(help=_OBJECTIVE, show_default="by values")] = None,
     scale: Annotated[float, typer.Option(help="Factor of the logits.")] = 1.0,
+    length: Annotated[int | None, typer.Option(help=_LENGTH, show_default="all keys")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help=_OUT)] = Path("results"),
 ) -> None:
@@ -62,6 +64,7 @@ def advise(
                 unit=unit,
                 objective=objective,
                 scale=scale,
+                length=length,
                 seed=seed,
                 progress=advance,
             )

@@ -16,8 +16,21 @@ except ImportError as error:
         "hrf.integrations.transformers needs Transformers: pip install 'hybrid-random-features[transformers]'"
     ) from error
 
-from hrf.integrations.transformers.attention import FITTED, load_maps, register, save_maps
+from hrf.integrations.transformers.attention import register
 from hrf.integrations.transformers.convert import Report, convert
+from hrf.integrations.transformers.interface import FITTED
+from hrf.integrations.transformers.map_files import load_maps, save_maps
 from hrf.integrations.transformers.observers import LayerReport
+from hrf.integrations.transformers.support import Support, check
 
-__all__ = ["FITTED", "LayerReport", "Report", "convert", "load_maps", "register", "save_maps"]
+__all__ = [
+    "FITTED",
+    "LayerReport",
+    "Report",
+    "Support",
+    "check",
+    "convert",
+    "load_maps",
+    "register",
+    "save_maps",
+]

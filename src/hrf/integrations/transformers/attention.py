@@ -7,24 +7,20 @@ maps that are made, and fitted maps have files of their own. Maps move to the de
 from __future__ import annotations
 
 import itertools
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hrf._attention import Denominator, attention
 from hrf.features.base import FeatureMap
-from hrf.features.storage import load
-from hrf.integrations.transformers.masks import AttentionCall, mask
+from hrf.integrations.transformers.interface import FITTED, add, check_name, refuse
+from hrf.integrations.transformers.masks import AttentionCall
 from hrf.nn.maps import Maker, feature_map_for, maker_of
 from hrf.nn.values import drop_keys, unit_values
 
-__all__ = ["FITTED", "attend", "load_maps", "register", "save_maps", "switch", "use_maps"]
-
-FITTED = "hrf_fitted"  # name of the implementation that uses fitted maps
+__all__ = ["attend", "fitted_maps", "register", "switch", "use_maps"]
 
 _registrations = itertools.count()
 
@@ -35,10 +31,11 @@ def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: 
     Works for encoders, decoders and cross-attention, with grouped queries, padding, causal masks and generation with a
     cache. Masks and arguments that linear attention cannot honour raise an error. Dropout drops keys, as in
     `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time, if the model
-    passes it to its layers (Llama does, GPT-2 does not).
+    passes it to its layers (Llama does, GPT-2 does not). Models with attention of their own refuse the name when they
+    are built; `check` says more.
 
     Args:
-        name: name of the implementation.
+        name: name of the implementation; not a name of Transformers' own, such as ``"sdpa"``.
         feature_map: as in `hrf.nn.MultiheadAttention`, except that it cannot be a map itself. Each layer makes its
             own map at its first call, with one head per query head.
         seed: seed of ω; layer i draws with ``seed + i``, so that a model has the same maps whenever it is loaded.
@@ -48,9 +45,9 @@ def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: 
     >>> config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
     >>> model = transformers.AutoModel.from_config(config, attn_implementation="hrf")
     """
+    check_name(name)
     maker = maker_of(feature_map) if isinstance(feature_map, str) else feature_map
-    AttentionMaskInterface.register(name, mask)
-    AttentionInterface.register(name, _Made(maker, seed))
+    add(name, _Made(maker, seed))
 
 
 class _Attention:
@@ -110,7 +107,13 @@ class _Fitted(_Attention):
             raise ValueError(
                 f"this {type(module).__name__} has no fitted map; expected one from convert or load_maps"
             )
-        return _maps(module)[FITTED]
+        phi, (_, heads, _, dim) = _maps(module)[FITTED], call.query.shape
+        if phi.dim != dim or phi.heads not in (None, heads):
+            raise ValueError(
+                f"the map of this {type(module).__name__} is for {phi.heads} heads of {phi.dim} dimensions, the model "
+                f"has {heads} heads of {dim}; expected maps fitted to this model"
+            )
+        return phi
 
 
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
@@ -118,8 +121,7 @@ def _maps(module: nn.Module) -> dict[str, FeatureMap]:
     return maps
 
 
-AttentionMaskInterface.register(FITTED, mask)
-AttentionInterface.register(FITTED, _Fitted())
+add(FITTED, _Fitted())
 
 
 def attend(call: AttentionCall, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
@@ -148,6 +150,7 @@ def attend(call: AttentionCall, feature_map: FeatureMap, denominator: str | Deno
 
 def switch(model: PreTrainedModel, name: str) -> None:
     """Let a model use an implementation of attention; refuse a model that cannot."""
+    refuse(model)
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(
@@ -157,25 +160,12 @@ def switch(model: PreTrainedModel, name: str) -> None:
 
 def use_maps(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> None:
     """Let the attention modules of these names use these maps."""
+    switch(model, FITTED)
     for name, feature_map in maps.items():
         _maps(model.get_submodule(name))[FITTED] = feature_map
-    switch(model, FITTED)
 
 
-def save_maps(model: PreTrainedModel, folder: str | PathLike[str]) -> None:
-    """Write the fitted maps of a converted model, one ``.safetensors`` file per layer; save the model as always."""
+def fitted_maps(model: PreTrainedModel) -> dict[str, FeatureMap]:
+    """Return the fitted maps of a model by the names of its modules."""
     maps = {name: module.__dict__.get("hrf_maps", {}) for name, module in model.named_modules()}
-    found = {name: own[FITTED] for name, own in maps.items() if FITTED in own}
-    if not found:
-        raise ValueError(f"this {type(model).__name__} has no fitted maps; expected a converted model")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, feature_map in found.items():
-        feature_map.save(Path(folder) / f"{name}.safetensors")
-
-
-def load_maps(model: PreTrainedModel, folder: str | PathLike[str]) -> None:
-    """Let a model use the maps that `save_maps` wrote."""
-    paths = sorted(Path(folder).glob("*.safetensors"))
-    if not paths:
-        raise FileNotFoundError(f"{folder} has no .safetensors files; expected the files of save_maps")
-    use_maps(model, {path.stem: load(path) for path in paths})
+    return {name: own[FITTED] for name, own in maps.items() if FITTED in own}

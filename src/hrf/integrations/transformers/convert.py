@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
-from hrf.integrations.transformers.attention import use_maps
-from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, observed
+from hrf.integrations.transformers.interface import refuse
+from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, converted, observed
+from hrf.integrations.transformers.progress import Steps, shown_steps
+from hrf.integrations.transformers.support import first_tensor, run
 from hrf.nn.maps import NAMES, feature_map_for
 
 __all__ = ["FITS", "Fit", "Report", "convert"]
@@ -25,7 +26,13 @@ __all__ = ["FITS", "Fit", "Report", "convert"]
 # Called as ``fit(queries, keys, heads=H)`` with vectors ``(H, N, d)``, such that exp(qᵀk) is the kernel.
 Fit = Callable[..., FeatureMap]
 Batch = Mapping[str, Any] | Tensor
-Item = TypeVar("Item")
+
+# Largest errors of the output of a model, and what they mean.
+_VERDICTS = (
+    (0.05, "close"),
+    (0.3, "visibly different; compute some pairs exactly (exact_share), or fine-tune"),
+    (math.inf, "of no use without fine-tuning; keep exact attention, or compute more pairs exactly"),
+)
 
 
 def _unfitted(queries: Tensor, keys: Tensor, *, heads: int, name: str) -> FeatureMap:
@@ -40,9 +47,21 @@ FITS: dict[str, Fit] = {
 
 
 class Report(NamedTuple):
-    """Measurements of `convert`, by the names of the attention modules."""
+    """Measurements of `convert` on the test batches.
+
+    Attributes:
+        layers: errors by the names of the attention modules.
+        output_error: ‖Ŷ − Y‖ / ‖Y‖ of the output of the whole model, without padding.
+    """
 
     layers: dict[str, LayerReport]
+    output_error: float = math.nan
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on the error of the whole model."""
+        words = next((words for limit, words in _VERDICTS if self.output_error <= limit), _VERDICTS[-1][1])
+        return f"the output of the model differs by {self.output_error:.1%} from exact attention: {words}"
 
     def __str__(self) -> str:
         heading = "relative error of attention"
@@ -53,7 +72,7 @@ class Report(NamedTuple):
             line += f"  {layer.exact_share:.0%} of pairs exact" if layer.exact_share else ""
             line += f"  {layer.clamped:.0%} of denominators clamped" if layer.clamped else ""
             lines.append(line)
-        return "\n".join(lines)
+        return "\n".join([*lines, self.verdict])
 
 
 def convert(
@@ -81,27 +100,56 @@ def convert(
         test_batches: batches to measure errors on; by default the last quarter of ``calibration_batches`` is held out.
         max_tokens: largest number of queries and keys per head to fit to, the same number from each batch.
         seed: seed of ω and of the choice of tokens.
-        progress: show a bar on stderr, if stderr is a terminal.
+        progress: show a bar on stderr, or one line per layer if stderr is no terminal.
     """
     fit = _fit_of(feature_map)
-    batches, tests = _split(list(calibration_batches), test_batches)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+    refuse(model)
+    batches, tests = _split(_checked(calibration_batches), test_batches)
+    with shown_steps(progress) as steps:
         recorder = Recorder(max(1, max_tokens // len(batches)), seed)
         with observed(model, recorder):
-            _run(model, bar.track(batches, description="reading"))
+            _run(model, steps("reading batch", batches))
         names = {module: name for name, module in model.named_modules() if module in recorder.samples}
-        maps = {}
-        for index, module in enumerate(bar.track(list(names), description="fitting")):
-            queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed + index)
-                maps[module] = fit(queries, keys, heads=len(queries))
+        if not names:
+            raise ValueError(f"{type(model).__name__} never called the attention interface; see check(model)")
+        maps = _fitted(fit, recorder, names, seed, steps)
         meter = Meter(maps)
         with observed(model, meter):
-            _run(model, bar.track(tests, description="measuring"))
-    use_maps(model, {names[module]: phi for module, phi in maps.items()})
-    return Report({name: meter.report(module) for module, name in names.items()})
+            expected = _run(model, steps("measuring batch", tests))
+        with converted(model, {names[module]: phi for module, phi in maps.items()}):
+            received = _run(model, steps("comparing batch", tests))
+    layers = {name: meter.report(module) for module, name in names.items()}
+    return Report(layers, _output_error(received, expected, tests))
+
+
+def _fitted(
+    fit: Fit, recorder: Recorder, names: dict[nn.Module, str], seed: int, steps: Steps
+) -> dict[nn.Module, FeatureMap]:
+    """Fit one map per module to the recorded queries and keys, which are dropped on the way."""
+    maps = {}
+    for index, module in enumerate(steps("fitting layer", list(names), list(names.values()))):
+        queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + index)
+            maps[module] = fit(queries, keys, heads=len(queries))
+    return maps
+
+
+def _checked(batches: Iterable[Batch]) -> list[Batch]:
+    """Return batches as a list; refuse what no model takes, such as texts."""
+    found = list(batches)
+    for index, batch in enumerate(found):
+        if not isinstance(batch, Mapping) and not (isinstance(batch, Tensor) and batch.ndim > 1):
+            what = (
+                f"a tensor of shape {tuple(batch.shape)}"
+                if isinstance(batch, Tensor)
+                else type(batch).__name__
+            )
+            raise TypeError(
+                f"batch {index} is {what}; expected a list of batches, each what a tokenizer returns with "
+                'return_tensors="pt", or a tensor of input_ids (batch, length)'
+            )
+    return found
 
 
 def _fit_of(feature_map: str | Fit) -> Fit:
@@ -119,19 +167,31 @@ def _fit_of(feature_map: str | Fit) -> Fit:
 def _split(batches: list[Batch], tests: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
     """Return batches to fit to and batches to measure on."""
     if tests is not None:
-        return batches, list(tests)
+        return _some(batches, "calibration_batches"), _some(_checked(tests), "test_batches")
     if len(batches) < 2:
-        raise ValueError(
-            f"there is {len(batches)} batch; expected one to fit to and one to measure on, or test_batches"
-        )
+        count = "is 1 batch" if batches else "are no batches"
+        raise ValueError(f"there {count}; expected one to fit to and one to measure on, or test_batches")
     kept = max(1, len(batches) // 4)
     return batches[:-kept], batches[-kept:]
 
 
+def _some(batches: list[Batch], name: str) -> list[Batch]:
+    if not batches:
+        raise ValueError(f"{name} is empty; expected one batch or more")
+    return batches
+
+
 @torch.no_grad()
-def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> None:
-    for batch in batches:
-        if isinstance(batch, Tensor):
-            model(batch.to(model.device))
-        else:
-            model(**{k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> list[Tensor]:
+    return [first_tensor(run(model, batch)) for batch in batches]
+
+
+def _output_error(received: list[Tensor], expected: list[Tensor], batches: list[Batch]) -> float:
+    """Return the relative error over all batches; padding does not count."""
+    squares = torch.zeros(2, dtype=torch.float64)
+    for estimate, exact, batch in zip(received, expected, batches, strict=True):
+        mask = None if isinstance(batch, Tensor) else batch.get("attention_mask")
+        kept = ... if mask is None or mask.shape != exact.shape[:2] else mask.bool().to(exact.device)
+        for index, tensor in enumerate((estimate - exact, exact)):
+            squares[index] += tensor[kept].double().square().sum().cpu()
+    return float((squares[0] / squares[1]).sqrt())

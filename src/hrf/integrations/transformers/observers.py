@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
-from hrf.integrations.transformers.attention import attend, switch
-from hrf.integrations.transformers.masks import AttentionCall, mask
+from hrf.integrations.transformers.attention import attend, switch, use_maps
+from hrf.integrations.transformers.interface import OBSERVED, add, is_ours
+from hrf.integrations.transformers.masks import AttentionCall
 
-__all__ = ["LayerReport", "Meter", "Observer", "Recorder", "observed"]
-
-_NAME = "hrf_observed"
+__all__ = ["LayerReport", "Meter", "Observer", "Recorder", "converted", "observed", "original"]
 
 
 class LayerReport(NamedTuple):
@@ -64,10 +63,34 @@ class Observer:
 @contextmanager
 def observed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
     """Put the model in evaluation mode, with the attention of the observer, while the block runs."""
+    add(OBSERVED, observer)
+    with _evaluated(model):
+        switch(model, OBSERVED)
+        yield
+
+
+@contextmanager
+def original(model: PreTrainedModel) -> Iterator[None]:
+    """Put the model in evaluation mode, with attention of Transformers, while the block runs."""
+    with _evaluated(model):
+        if is_ours(model.config._attn_implementation):
+            model.set_attn_implementation("eager")
+        yield
+
+
+@contextmanager
+def converted(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> Iterator[None]:
+    """Put the model in evaluation mode with fitted maps while the block runs; it keeps the maps unless that fails."""
+    with _evaluated(model):
+        use_maps(model, maps)
+        yield
+    use_maps(model, maps)
+
+
+@contextmanager
+def _evaluated(model: PreTrainedModel) -> Iterator[None]:
+    """Put the model in evaluation mode while the block runs; restore modes and attention afterwards."""
     before, modes = model.config._attn_implementation, [(m, m.training) for m in model.modules()]
-    AttentionMaskInterface.register(_NAME, mask)
-    AttentionInterface.register(_NAME, observer)
-    switch(model, _NAME)
     model.eval()
     try:
         yield

@@ -1,0 +1,158 @@
+"""`check`: find out whether the attention of a model can be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from hrf.integrations.transformers.interface import why_unsupported
+from hrf.integrations.transformers.masks import AttentionCall
+from hrf.integrations.transformers.observers import Observer, observed, original
+
+__all__ = ["Support", "check", "first_tensor", "made_up_inputs", "run"]
+
+_TOLERANCE = 1e-2  # of the outputs of one function computed in two ways, in half precision, too
+_TOKENS = 8
+
+
+class Support(NamedTuple):
+    """Answer of `check`.
+
+    Attributes:
+        supported: whether linear attention can take the place of the model's own.
+        reason: one sentence.
+        layers: names of the modules whose attention would be replaced.
+    """
+
+    supported: bool
+    reason: str
+    layers: list[str]
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class _Probe(Observer):
+    """Exact attention that notes the modules that call it."""
+
+    def __init__(self) -> None:
+        self.modules: dict[nn.Module, None] = {}
+
+    @override
+    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
+        self.modules[module] = None
+
+
+@torch.no_grad()
+def check(model: PreTrainedModel, batch: Mapping[str, Any] | Tensor | None = None) -> Support:
+    """Find out whether a model takes its attention from Transformers' interface, and all of what it asks can be done.
+
+    Runs the model on one small batch, with its own attention and with exact attention through the interface; the
+    outputs must agree. The model is left as it was.
+
+    Args:
+        model: model of Transformers.
+        batch: arguments of the model, or ``input_ids``; without it, a few tokens, pixels or samples are made up.
+
+    >>> import transformers
+    >>> from hrf.integrations.transformers import check
+    >>> sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> print(check(transformers.BertModel(transformers.BertConfig(**sizes))))
+    BertModel takes the attention of 2 modules from the interface: hrf can replace it
+    >>> sizes = {"vocab_size": 64, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 32}
+    >>> check(transformers.XLNetModel(transformers.XLNetConfig(**sizes))).supported
+    False
+    """
+    reason = None if model.config.sub_configs else why_unsupported(type(model))
+    if reason:
+        return Support(False, reason, [])
+    name, probe = type(model).__name__, _Probe()
+    inputs = made_up_inputs(model) if batch is None else batch
+    try:
+        with original(model):
+            expected = first_tensor(run(model, inputs))
+    except Exception as error:
+        if batch is not None:
+            raise
+        raise ValueError(f"{name} does not run on made-up inputs ({_line(error)}); pass a batch") from error
+    try:
+        with observed(model, probe):
+            received = first_tensor(run(model, inputs))
+    except Exception as error:
+        return Support(False, f"{name} cannot use linear attention: {_line(error)}", [])
+    if not probe.modules:
+        return Support(False, f"{name} never calls the attention interface: nothing would be replaced", [])
+    layers = [n for n, module in model.named_modules() if module in probe.modules]
+    if not _agree(received, expected):
+        return Support(False, f"{name} does more in its attention than it asks the interface for", layers)
+    count = f"{len(layers)} module{'s' if len(layers) != 1 else ''}"
+    return Support(
+        True, f"{name} takes the attention of {count} from the interface: hrf can replace it", layers
+    )
+
+
+def _agree(received: Tensor, expected: Tensor) -> bool:
+    """Compare outputs; ones that are not finite tell nothing."""
+    if received.shape != expected.shape:
+        return False
+    difference, size = (received - expected).double().norm(), expected.double().norm()
+    return not bool(difference > _TOLERANCE * size)
+
+
+def run(model: PreTrainedModel, batch: Mapping[str, Any] | Tensor) -> Any:
+    """Call a model with a batch, moved to its device."""
+    if isinstance(batch, Tensor):
+        return model(batch.to(model.device))
+    return model(**{k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+
+
+def first_tensor(output: Any) -> Tensor:
+    """Return the main output of a model: the first floating-point tensor that is no loss."""
+    values = output.values() if isinstance(output, Mapping) else [output]
+    for value in values:
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim:
+            return value
+    raise ValueError(f"the output is a {type(output).__name__} without a tensor")
+
+
+def made_up_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Make up a small batch by the name of the model's main input."""
+    config, name = model.config, model.main_input_name
+    inputs: dict[str, Tensor] = {}
+    text = config.get_text_config()
+    tokens = torch.arange(_TOKENS)[None] % max(1, getattr(text, "vocab_size", None) or 1)
+    if name == "input_ids":
+        inputs[name] = tokens
+    elif name == "pixel_values":
+        inputs[name] = _image(config)
+    elif name == "input_features":
+        bins = getattr(config, "num_mel_bins", None) or 80
+        length = 2 * (getattr(config, "max_source_positions", None) or 16)
+        inputs[name] = torch.linspace(-1, 1, bins * length).reshape(1, bins, length)
+    else:
+        inputs[name] = torch.linspace(-1, 1, 2000)[None]
+    if name == "input_ids" and "vision_config" in config.sub_configs:
+        inputs["pixel_values"] = _image(config.vision_config)
+    if config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = tokens
+    return {key: u.to(model.dtype) if u.is_floating_point() else u for key, u in inputs.items()}
+
+
+def _image(config: Any) -> Tensor:
+    size = getattr(config, "image_size", None) or 32
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    channels = getattr(config, "num_channels", None) or 3
+    return torch.linspace(-1, 1, channels * height * width).reshape(1, channels, height, width)
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error's message, or its name."""
+    return str(error).partition("\n")[0] or type(error).__name__
