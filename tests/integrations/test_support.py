@@ -171,6 +171,14 @@ def test_one_row_per_outcome():
     assert "| works | 2 | bert, vit |" in supported_models.table(["bert", "vit", "xlm"])
 
 
+def test_the_table_lists_what_the_tests_know():
+    text = supported_models.PAGE.read_text()
+    works = next(line for line in text.splitlines() if line.startswith("| works |"))
+    own = next(line for line in text.splitlines() if line.startswith("| refused: attention of its own |"))
+    assert {"bert", "gpt2", "llama", "bart", "vit"} <= set(works.split("|")[3].strip().split(", "))
+    assert {"deberta-v2", "xlnet", "falcon", "bloom"} <= set(own.split("|")[3].strip().split(", "))
+
+
 def test_own_attention_is_recognised_by_the_source(monkeypatch):
     """A module without attention of its own, such as one that inherits it, is not refused."""
     assert interface.why_unsupported(type("Plain", (nn.Module,), {"__module__": torch.nn.__name__})) is None
