@@ -119,7 +119,7 @@ def outcome(model_type: str) -> str:
         "does more": "refused: more than attention",
     }
     return next(
-        (words for part, words in reasons.items() if part in answer.reason), f"refused: {answer.reason}"
+        (words for part, words in reasons.items() if part in answer.reason), "refused: other masks or reasons"
     )
 
 
