@@ -8,12 +8,12 @@ import warnings
 import pytest
 import torch
 
+from hrf import tuning
 from hrf.fitting import (
     KINDS,
     SecondMoments,
     assign,
     cluster_sizes,
-    clusters,
     fit_matrix,
     kmeans,
     moments_by_cluster,
@@ -148,7 +148,7 @@ def test_moments_equal_a_loop():
 def test_moments_in_blocks_are_the_same(monkeypatch):
     points, labels = normal(2, 40, 3), torch.arange(80).view(2, 40) % 4
     whole = moments_by_cluster(points, labels, 4)
-    monkeypatch.setattr(clusters, "_FLOATS", 16 * 7)  # seven points at a time, across heads
+    monkeypatch.setattr(tuning, "FITTING_FLOATS", 16 * 7)  # seven points at a time, across heads
     for part, expected in zip(moments_by_cluster(points, labels, 4), whole, strict=True):
         torch.testing.assert_close(part, expected)
     assert torch.equal(cluster_sizes(labels, 5), torch.tensor([[10, 10, 10, 10, 0]] * 2))
