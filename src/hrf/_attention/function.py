@@ -76,5 +76,5 @@ def attention(
     with torch.autocast(query.device.type, enabled=False):
         for piece in [rows] if packing is None else packing.batches():
             call, tensors = path.prepare(piece, feature_map, rule)
-            outputs.append(runner(path, call, tensors)(call, *tensors)[0])
+            outputs.append(runner(path, call, tensors)()[0])
     return inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))

@@ -74,7 +74,7 @@ class AttentionState:
             self._check_size(rows.value)
             carry = Carry.of(self._tensors)
         call, tensors = self._path.prepare(rows, self.feature_map, self.denominator, carry)
-        out, state, log_scale, *visible = runner(self._path, call, tensors)(call, *tensors)
+        out, state, log_scale, *visible = runner(self._path, call, tensors)()
         if key.shape[-2]:
             total, low, high = visible
             moments = call.moments[:, :, -1:].clone()
