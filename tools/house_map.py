@@ -5,6 +5,7 @@ shows its deepest stack of calls as a chain of files, with consecutive functions
 comprehensions and properties at the end are left out. Depths count every call, comprehensions and generators too.
 
     python -m tools.house_map            write the map into CONTRIBUTING.md (make house-map)
+    python -m tools.house_map --check    compare it instead, and check depths and back-and-forth
     python -m tools.house_map --depth    also print depths in calls, and where calls go back and forth between two files
 
 Numba is hidden and PyTorch has one thread, so that the map does not depend on the machine: it shows the PyTorch twin
@@ -29,7 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["Trace", "filled", "hops", "house_map", "shown", "trace"]
+__all__ = ["Trace", "complaints", "filled", "hops", "house_map", "shown", "trace"]
 
 ROOT = Path(__file__).parents[1]
 SOURCE, PAGE = ROOT / "src", ROOT / "CONTRIBUTING.md"
@@ -37,6 +38,8 @@ BEGIN, END = "<!-- house map: written by make house-map -->", "<!-- end -->"
 
 # Consumers call maps, and maps their parts, through this file: calls that go there and back are no detour.
 CONTRACT = "features/base.py"
+
+DEEPEST_ATTENTION = 9  # calls of attention on top of each other, at most
 
 # Parts of a function that Python calls like functions; which of them depends on its version.
 _INNER = {"<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>"}
@@ -219,6 +222,17 @@ def depths(traces: dict[str, Trace]) -> str:
     return "\n".join(lines)
 
 
+def complaints(traces: dict[str, Trace]) -> list[str]:
+    """Say where calls go back and forth between two files, and which attention is deeper than `DEEPEST_ATTENTION`."""
+    found = []
+    for name, seen in traces.items():
+        found += [f"{name} goes back and forth: {a} → {b} → {a}" for a, b in sorted(seen.back_and_forth)]
+        if name.startswith("`attention`") and len(seen.deepest) > DEEPEST_ATTENTION:
+            calls = " → ".join(f"{file}: {function}" for file, function in seen.deepest)
+            found.append(f"{name} is {len(seen.deepest)} calls deep: {calls}")
+    return found
+
+
 def filled(text: str, made: str) -> str:
     """Return the text of a page with the map between its markers."""
     text, n = re.subn(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{made}\n{END}", text, flags=re.DOTALL)
@@ -231,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the map, or compare it with the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.house_map", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit code 1 if the page has another map"
+        "--check",
+        action="store_true",
+        help="write nothing; exit code 1 for another map, depth or back-and-forth",
     )
     parser.add_argument(
         "--depth", action="store_true", help="print depths and back-and-forth between two files"
@@ -250,10 +266,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     after = filled(before, house_map(traces))
     if not args.check:
         PAGE.write_text(after, encoding="utf-8")
-    elif before != after:
-        print(f"{PAGE.name} has another map than the code: run make house-map", file=sys.stderr)
-        return 1
-    return 0
+        return 0
+    wrong = complaints(traces)
+    if before != after:
+        wrong.append(f"{PAGE.name} has another map than the code: run make house-map")
+    print(*wrong, sep="\n", file=sys.stderr)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
