@@ -25,6 +25,7 @@ from hrf import atomic_write, kernels, tuning
 from hrf.features.encoding import encode
 from hrf.features.flops import Flops
 from hrf.features.streaming import Table
+from hrf.handles import Handled
 from hrf.numerics import Features, check_finite, check_range, full_precision, is_traced
 from hrf.projections import Projections
 from hrf.registry import Registered
@@ -196,7 +197,7 @@ class Linearised(Registered, nn.Module):
         return x.to(dtype), y.to(dtype)
 
 
-class FeatureMap(Linearised):
+class FeatureMap(Handled, Linearised):
     """A random feature map: ``queries(x) @ keys(y).mT`` estimates a kernel.
 
     Attributes:
