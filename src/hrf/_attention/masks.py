@@ -55,10 +55,16 @@ def read_mask(mask: Tensor, shape: tuple[int, ...]) -> tuple[bool, Tensor]:
 def padding(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return a padding mask as booleans of the given shape, True to ignore; refuse anything else."""
     if not isinstance(mask, Tensor):
-        raise TypeError(f"key_padding_mask is a {type(mask).__name__}; expected a tensor, True to ignore ({_WHY})")
+        raise TypeError(
+            f"key_padding_mask is a {type(mask).__name__}; expected a tensor, True to ignore ({_WHY})"
+        )
     if tuple(mask.shape) != shape:
         raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}; expected {shape} ({_WHY})")
-    return mask if mask.dtype == torch.bool else _hidden(mask, f"key_padding_mask of {mask.dtype}", "True to ignore")
+    return (
+        mask
+        if mask.dtype == torch.bool
+        else _hidden(mask, f"key_padding_mask of {mask.dtype}", "True to ignore")
+    )
 
 
 def _hidden(mask: Tensor, received: str, meaning: str) -> Tensor:
@@ -67,4 +73,6 @@ def _hidden(mask: Tensor, received: str, meaning: str) -> Tensor:
         hidden = mask <= torch.finfo(mask.dtype).min
         if bool((hidden | (mask == 0)).all()):
             return hidden
-    raise ValueError(f"{received} has values besides 0 and −inf; expected these or booleans, {meaning} ({_WHY})")
+    raise ValueError(
+        f"{received} has values besides 0 and −inf; expected these or booleans, {meaning} ({_WHY})"
+    )

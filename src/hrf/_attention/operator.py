@@ -112,7 +112,9 @@ def _attention(*args: Any) -> Tensor:
     operands = Operands(*args)
     rule = None if operands.counts is None else object_of(operands.counts)
     with torch.no_grad():
-        return operands.run(rule if isinstance(rule, Denominator) else Denominator(operands.rule)).contiguous()
+        return operands.run(
+            rule if isinstance(rule, Denominator) else Denominator(operands.rule)
+        ).contiguous()
 
 
 def _attention_shape(*args: Any) -> Tensor:

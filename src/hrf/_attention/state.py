@@ -48,7 +48,11 @@ class AttentionState:
     """
 
     def __init__(
-        self, feature_map: FeatureMap, *, scale: float | None = None, denominator: Rule | Denominator = "clamp"
+        self,
+        feature_map: FeatureMap,
+        *,
+        scale: float | None = None,
+        denominator: Rule | Denominator = "clamp",
     ) -> None:
         self.feature_map, self._path = feature_map, engine_for(feature_map).causal
         self.scale, self.denominator = scale, Denominator.of(denominator)

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from hrf._attention import attention
+from hrf._attention.values import drop_keys, unit_values
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, MapName, feature_map_for
 from hrf.nn.masks import for_weights
-from hrf._attention.values import drop_keys, unit_values
 from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["MultiheadAttention"]
@@ -29,8 +29,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     has buffers of its own, ``feature_map.…``; a ``state_dict`` without them leaves the map as it is.
 
     Three things differ. ``need_weights`` is False by default (the matrix is quadratic). ``attn_mask`` can only be the
-    causal mask or padding. Dropout drops a key for all queries of a head at once, where PyTorch drops weights of single pairs:
-    weights are never formed, but each is dropped equally often, and means are the same.
+    causal mask or padding. Dropout drops a key for all queries of a head at once, where PyTorch drops weights of single
+    pairs: weights are never formed, but each is dropped equally often, and means are the same.
 
     Args:
         embed_dim: width of the model.

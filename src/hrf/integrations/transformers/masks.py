@@ -130,7 +130,9 @@ class AttentionCall(NamedTuple):
         if attention_mask is not None:
             width = attention_mask.shape[-1]
             key, value = key[:, :, :width], value[:, :, :width]
-            if torch.compiler.is_compiling() or not bool(attention_mask.all()):  # graphs do not look at values
+            if torch.compiler.is_compiling() or not bool(
+                attention_mask.all()
+            ):  # graphs do not look at values
                 ignore = ~attention_mask.bool().expand(len(key), -1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return cls(query, key, value, ignore, causal, scale)
