@@ -32,7 +32,7 @@ def attention(
 ) -> Tensor:
     """Attention whose weights are the estimates of a feature map: Σ K̂(x, y) v / Σ K̂(x, y), in linear time.
 
-    It takes the arguments of `torch.nn.functional.scaled_dot_product_attention`, and a map. `torch.compile` puts it into
+    It takes the arguments of `torch.nn.functional.scaled_dot_product_attention`, and a map. `torch.compile` puts it in
     a graph as one operator; a compiled backward pass runs the forward pass once more.
 
     Args:

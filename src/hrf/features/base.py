@@ -71,6 +71,12 @@ class Linearised(Registered, nn.Module):
         """Estimate every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self.scaled_estimate(*self._checked_pair(x, y)).unscaled()
 
+    def forward(self, *args: Any) -> Tensor:
+        """Refuse to guess a side."""
+        raise TypeError(
+            f"{type(self).__name__} has two sides; call phi.queries(x) or phi.keys(y), not phi(x)"
+        )
+
     @property
     def unbiased(self) -> bool:
         """Whether the mean over draws is exactly the estimated function."""
