@@ -6,29 +6,38 @@ import torch
 from torch import Tensor
 
 from hrf._attention.call import runner
-from hrf._attention.denominator import Denominator
+from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
-from hrf._attention.inputs import check, uncompiled
+from hrf._attention.inputs import check, check_map
+from hrf._attention.masks import read_mask
+from hrf._attention.operator import Operands, call_with_map, implemented_by
 from hrf._attention.packing import Packing
+from hrf._attention.values import drop_keys
 from hrf.features.base import FeatureMap
 
 __all__ = ["attention"]
 
 
-@uncompiled
+@implemented_by
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     feature_map: FeatureMap,
     *,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     key_padding_mask: Tensor | None = None,
     scale: float | None = None,
-    denominator: str | Denominator = "clamp",
+    enable_gqa: bool = False,
+    denominator: Rule | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention whose weights are the estimates of a feature map: Σ K̂(x, y) v / Σ K̂(x, y), in linear time.
+
+    It takes the arguments of `torch.nn.functional.scaled_dot_product_attention`, and a map. `torch.compile` puts it in
+    a graph as one operator; a compiled backward pass runs the forward pass once more.
 
     Args:
         query: ``(..., H, L, d)``, float16, bfloat16, float32 or float64; the computation is in float32 or
@@ -37,12 +46,17 @@ def attention(
         value: ``(..., H_kv, S, d_v)``.
         feature_map: a map of the softmax kernel, or of the Gaussian kernel for attention with that. A map with
             heads has one per query head.
+        attn_mask: mask that broadcasts to ``(..., H, L, S)``, booleans, True to attend, or 0 and −inf, to be added to
+            logits. It may hide padding, the same keys for all queries and heads, and keys after the query; any other
+            mask is refused. To read it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
+        dropout_p: probability to drop a key, for all queries of a head at once; the other values are scaled up.
         is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
             the square of the length.
-        key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
+        key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator; or 0 and −inf.
             A query that sees no key gives zeros.
         scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.
+        enable_gqa: accepted and without effect: H may always be a multiple of H_kv.
         denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from. With
             ``"clamp"``, a row whose denominator is far too small returns the mean of the values it sees, and all
             other outputs are clipped to the coordinate-wise minimum and maximum of these values.
@@ -58,15 +72,32 @@ def attention(
     >>> hrf.attention(q, k, v, phi).shape
     torch.Size([2, 4, 1000, 16])
     """
+    if dropout_p:
+        value = drop_keys(value, dropout_p)
+    if torch.compiler.is_compiling():
+        check_map(feature_map)
+        operands = Operands(
+            query,
+            key,
+            value,
+            source=feature_map.handle,
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            cu_seqlens=cu_seqlens,
+            counts=denominator.handle if isinstance(denominator, Denominator) else None,
+            rule=denominator.rule if isinstance(denominator, Denominator) else denominator,
+            is_causal=is_causal,
+            scale=scale,
+        )
+        return call_with_map(operands, feature_map)
+    hidden = None
+    if attn_mask is not None:
+        causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
+        is_causal = is_causal or causal
+    paired = is_causal or cu_seqlens is not None
     inputs = check(
-        query,
-        key,
-        value,
-        feature_map,
-        paired=is_causal or cu_seqlens is not None,
-        key_padding_mask=key_padding_mask,
-        scale=scale,
-    )
+        query, key, value, feature_map, paired=paired, key_padding_mask=key_padding_mask, scale=scale
+    ).hiding(hidden)
     rule, engine = Denominator.of(denominator), engine_for(feature_map)
     path = engine.causal if is_causal else engine.bidirectional
     rows = inputs.for_map(feature_map)

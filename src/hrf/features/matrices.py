@@ -97,5 +97,5 @@ def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[Com
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     return (
         ComplexMatrix(query, diagonal=diagonal, dtype=dtype),
-        ComplexMatrix(key.conj(), diagonal=diagonal, dtype=dtype),
+        ComplexMatrix(key.conj_physical(), diagonal=diagonal, dtype=dtype),
     )
