@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.nn import functional as F
 
 import hrf
 from hrf._attention import reference
-from properties.strategies import HALF, Call, calls, cases, gradients
+from properties.strategies import HALF, Call, calls, cases, either, gradients, seeds
+
+WIDE = {
+    "positive": hrf.Positive,
+    "trigonometric": hrf.Trigonometric,
+    "dense": hrf.DenseExponential,
+    "angular": partial(hrf.AngularHybrid, n_coefficient_projections=8),
+}
 
 any_norm = st.sampled_from([0.0, 1.0, 3.0, 10.0, 30.0, 50.0, 100.0, 1e4])
 
@@ -60,4 +69,30 @@ def test_decoding_stays_in_the_box(call, cuts):
         found = gradients(out, tensors)
     assert_in_the_box(call, out, tensors[2])
     for gradient in found:
+        assert gradient.isfinite().all()
+
+
+@given(
+    st.sampled_from(sorted(WIDE)),
+    st.sampled_from([8, 64]),
+    st.sampled_from([16, 128]),
+    st.sampled_from([1, 2, 64]),
+    st.sampled_from([3.0, 10.0, 30.0, 50.0, 100.0]),
+    either,
+    seeds,
+)
+@cases(1)
+def test_values_of_one_come_back_from_wide_maps(name, dim, width, length, norm, is_causal, seed):
+    """In many dimensions denominators underflow gradually, where few dimensions go from normal to zero at once."""
+    generator = Generator().manual_seed(seed)
+    phi = WIDE[name](dim, n_projections=width, generator=generator)
+    q, k = (
+        (norm * F.normalize(torch.randn(1, 4, length, dim, generator=generator), dim=-1)).requires_grad_()
+        for _ in range(2)
+    )
+    if name == "dense":
+        phi = phi.fit(q.detach().flatten(0, 2), k.detach().flatten(0, 2))
+    out = hrf.attention(q, k, torch.ones(1, 4, length, 1), phi, scale=1.0, is_causal=is_causal)
+    torch.testing.assert_close(out, torch.ones_like(out), rtol=0, atol=64 * (1 + length) * 2**-23)
+    for gradient in gradients(out * torch.rand(out.shape, generator=generator), [q, k]):
         assert gradient.isfinite().all()
