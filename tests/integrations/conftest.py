@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import hrf
-from hrf.integrations.transformers import attention, register
+from hrf.integrations.transformers import attention, decoding, register
 from integrations.models import BATCH, LENGTH, VOCABULARY
 
 
@@ -31,6 +31,30 @@ def exact(query, key, value, feature_map, *, is_causal, key_padding_mask, scale,
     return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
 
 
+class ExactState:
+    """Exact attention behind the interface of `hrf.AttentionState`; it keeps keys and values."""
+
+    def __init__(self, feature_map, *, scale):
+        self.scale, self.kept = scale, {}
+
+    def load(self, tensors):
+        self.kept = dict(tensors)
+
+    def tensors(self):
+        return self.kept
+
+    def prefill(self, query, key, value, *, key_padding_mask):
+        ignore = torch.zeros(len(key), key.shape[2], dtype=torch.bool)
+        new = {"key": key, "value": value, "ignore": ignore if key_padding_mask is None else key_padding_mask}
+        axes = {"key": 2, "value": 2, "ignore": 1}
+        self.kept = {n: torch.cat([self.kept[n], u], axes[n]) if self.kept else u for n, u in new.items()}
+        query = F.pad(query, (0, 0, self.kept["key"].shape[2] - query.shape[2], 0))
+        key, value, ignore = (self.kept[n] for n in axes)
+        options = {"is_causal": True, "key_padding_mask": ignore, "scale": self.scale, "denominator": None}
+        return exact(query, key, value, None, **options)[:, :, -new["key"].shape[2] :]
+
+
 @pytest.fixture
 def with_exact(monkeypatch):
     monkeypatch.setattr(attention, "attention", exact)
+    monkeypatch.setattr(decoding, "AttentionState", ExactState)

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Path
-from hrf._attention.dense.chunks import ChunkFeatures, Chunks, joined
+from hrf._attention.dense.chunks import ChunkFeatures, Chunks, Dense, joined
+from hrf._attention.dense.one_token import one_token
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
 from hrf._attention.visible import Running, of_all
@@ -97,6 +98,8 @@ def _forward(
     saved: list[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
     lead = query.shape[:2]
+    if call.resumed and key.shape[2] == 1 and saved is None and exact is None and make_chunks is Dense:
+        return one_token(call, query, key, value, state, scale)
     unscaled = None if call.resumed else UnscaledPositive.of(call, query, key, value)
     if unscaled and (found := unscaled.causal(tuning.CAUSAL_CHUNK)):
         outputs, states = found

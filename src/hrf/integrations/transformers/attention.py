@@ -20,6 +20,7 @@ from hrf._attention.operator import Operands, call_operator, call_with_map
 from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
+from hrf.integrations.transformers.decoding import attend_and_keep, found, watch
 from hrf.integrations.transformers.interface import FITTED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall
 from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
@@ -76,7 +77,10 @@ class _Attention:
             weights = self.attend(module, call._replace(value=unit_values(call.key)))
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
-        output = self.attend(module, call)
+        if _decodable(call, dropout):
+            output = _decoded(module, call, self.map_of(module, call), key)
+        else:
+            output = self.attend(module, call)
         if can_look(output) and not bool(output.isfinite().all()):
             raise ValueError(
                 f"the attention of {type(module).__name__} is not finite: {type(self.map_of(module, call)).__name__} "
@@ -150,6 +154,23 @@ def _maps(module: nn.Module) -> dict[str, FeatureMap]:
 
 
 add(FITTED, _Fitted())
+
+
+def _decodable(call: AttentionCall, dropout: float) -> bool:
+    """Whether a state may be kept for later calls: causal, without gradients or dropout, and not compiled."""
+    return call.is_causal and not (dropout or torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+def _decoded(module: nn.Module, call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
+    """Attend from the state that is kept beside the cache, if there is one, and keep the next one."""
+    watch(module)
+    feature_map.to(call.query.device)
+    kept = found(module)
+    if kept is not None and not kept.precedes(call, feature_map):
+        kept = None
+    if kept is None and call.query.shape[2] == 1 < call.key.shape[2]:
+        return attend(call, feature_map)  # twice as fast as to build the state, which beam search would drop at once
+    return attend_and_keep(call, feature_map, kept, keys)
 
 
 def _index(module: nn.Module) -> int:

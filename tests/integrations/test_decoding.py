@@ -1,0 +1,162 @@
+"""The state beside a cache: a step maps the new tokens only, and a cache that was changed is mapped anew."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+
+import hrf
+from hrf.integrations.transformers import convert, decoding, register
+from integrations.models import DECODERS, LENGTH, ROUNDING, VOCABULARY, batches, gpt2, llama, made, padded
+
+CUT = 7
+
+MAPS = {
+    "positive": partial(hrf.Positive, n_projections=32),
+    "trigonometric": partial(hrf.Trigonometric, n_projections=32),
+    "angular": "angular",
+}
+
+
+@pytest.fixture
+def mapped(monkeypatch):
+    """Record the number of tokens that each call of a state gets."""
+    found, prefill = [], decoding.AttentionState.prefill
+
+    def recorded(self, query, key, value, **options):
+        found.append(key.shape[2])
+        return prefill(self, query, key, value, **options)
+
+    monkeypatch.setattr(decoding.AttentionState, "prefill", recorded)
+    return found
+
+
+def caches(model):
+    return {"dynamic": DynamicCache(), "static": StaticCache(config=model.config, max_cache_len=2 * LENGTH)}
+
+
+def begun(model, tokens, kind="dynamic", **options):
+    cache = caches(model)[kind]
+    model(tokens[:, :CUT], past_key_values=cache, **options)
+    return cache
+
+
+def without_states(cache):
+    """Copy a cache, with tensors that no state is attached to."""
+    fresh = copy.deepcopy(cache)
+    for layer in fresh.layers:
+        layer.keys = layer.keys.clone()
+    return fresh
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("build", DECODERS)
+def test_a_step_maps_new_tokens_only_and_changes_nothing(build, name, kind, tokens, mapped):
+    register("hrf", MAPS[name])
+    model = made(build)
+    whole = model(tokens, use_cache=False).logits
+    cache = begun(model, tokens, kind)
+    mapped.clear()
+    steps = [tokens[:, CUT : CUT + 2], *tokens[:, CUT + 2 :].split(1, 1)]
+    logits = torch.cat([model(step, past_key_values=cache).logits for step in steps], 1)
+    torch.testing.assert_close(logits, whole[:, CUT:], **ROUNDING)
+    assert {*mapped} == {1, 2}
+
+
+def test_converted_models_decode_from_a_state(tokens, mapped):
+    model = made(llama)
+    fit = partial(
+        hrf.ClusteredHybrid.fit, base="separable", n_clusters=(3, 3), recenter=True, exact_share=0.3
+    )
+    convert(model, batches(), feature_map=fit, progress=False)
+    whole, cache = model(tokens, use_cache=False).logits, begun(model, tokens)
+    mapped.clear()
+    last = [model(step, past_key_values=cache).logits for step in tokens[:, CUT:].split(1, 1)]
+    torch.testing.assert_close(torch.cat(last, 1), whole[:, CUT:], rtol=1e-5, atol=1e-5)  # maps in float32
+    assert {*mapped} == {1}
+
+
+@pytest.mark.parametrize("side", ["left", "middle"])
+def test_padding_is_remembered(side, tokens):
+    model, mask = made(llama), padded(side)
+    whole = model(tokens, attention_mask=mask, use_cache=False).logits
+    cache = begun(model, tokens, attention_mask=mask[:, :CUT])
+    last = model(tokens[:, CUT:], attention_mask=mask, past_key_values=cache).logits
+    torch.testing.assert_close(last, whole[:, CUT:], **ROUNDING)
+
+
+def test_another_padding_of_the_same_keys_is_noticed(tokens):
+    model, mask = made(gpt2), torch.ones_like(tokens)
+    cache = begun(model, tokens, attention_mask=mask[:, :CUT])
+    before = model(tokens[:, CUT:], attention_mask=mask, past_key_values=copy.deepcopy(cache)).logits
+    mask[:, 2:4] = 0
+    after = model(tokens[:, CUT:], attention_mask=mask, past_key_values=cache).logits
+    assert not torch.allclose(before, after)
+
+
+CHANGES = {
+    "cropped": lambda cache: cache.crop(-2),
+    "reordered": lambda cache: cache.reorder_cache(torch.tensor([1, 0])),
+    "selected": lambda cache: cache.batch_select_indices(torch.tensor([1, 1])),
+    "written to": lambda cache: cache.layers[0].keys[:, :, 1].zero_(),
+}
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_cache_is_mapped_anew(change, length, tokens):
+    model, new = made(gpt2), tokens[:, -length:]
+    cache = begun(model, tokens)
+    CHANGES[change](cache)
+    expected = model(new, past_key_values=without_states(cache)).logits
+    torch.testing.assert_close(model(new, past_key_values=cache).logits, expected, **ROUNDING)
+
+
+def test_copies_of_a_cache_continue_on_their_own(tokens):
+    model = made(llama)
+    cache = begun(model, tokens)
+    other = copy.deepcopy(cache)
+    endings = tokens[:, CUT:], tokens[:, CUT:].flip(1)
+    received = [model(end, past_key_values=own).logits for end, own in zip(endings, (cache, other), strict=True)]
+    for end, logits in zip(endings, received, strict=True):
+        whole = model(torch.cat([tokens[:, :CUT], end], 1), use_cache=False).logits
+        torch.testing.assert_close(logits, whole[:, CUT:], **ROUNDING)
+
+
+def test_maps_of_another_name_do_not_continue(tokens):
+    model = made(gpt2)
+    cache = begun(model, tokens)
+    register("hrf", MAPS["positive"], seed=5)
+    expected = model(tokens[:, CUT:], past_key_values=without_states(cache)).logits
+    torch.testing.assert_close(model(tokens[:, CUT:], past_key_values=cache).logits, expected, **ROUNDING)
+
+
+def test_beam_search_and_inference_mode(tokens):
+    model = made(llama)
+    options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(tokens)}
+    with torch.inference_mode():
+        beams = [model.generate(tokens, num_beams=3, use_cache=use, **options) for use in (True, False)]
+        greedy = [model.generate(tokens, use_cache=use, **options) for use in (True, False)]
+    assert torch.equal(*beams)
+    assert torch.equal(*greedy)
+
+
+def test_threads_do_not_share_states(tokens):
+    model = made(llama)
+    prompts = torch.randint(1, VOCABULARY, (8, 1, LENGTH), generator=torch.Generator().manual_seed(4))
+
+    def decode(prompt):
+        with torch.no_grad():
+            cache = DynamicCache()
+            return torch.cat([model(step, past_key_values=cache).logits for step in prompt.split(1, 1)], 1)
+
+    expected = [model(prompt, use_cache=False).logits for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        for received, whole in zip(pool.map(decode, prompts), expected, strict=True):
+            torch.testing.assert_close(received, whole, **ROUNDING)
