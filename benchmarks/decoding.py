@@ -1,4 +1,4 @@
-"""Decoding through Transformers' cache: milliseconds per token against exact attention, ``python -m benchmarks.decoding``.
+"""Decoding through Transformers' cache, in milliseconds per token: ``python -m benchmarks.decoding``.
 
 A small Llama (4 layers, 4 heads, d = 64) reads a prompt, then decodes token by token, in turns with
 ``scaled_dot_product_attention`` so that other load hits both alike. The ratio is the median over the turns.
@@ -61,7 +61,8 @@ def measure(length: int, turns: int) -> dict[str, float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.decoding", description="Time per token of decoding, positive features against exact."
+        prog="python -m benchmarks.decoding",
+        description="Time per token of decoding, positive features against exact.",
     )
     parser.add_argument("length", nargs="*", type=int, default=[*LENGTHS], help="tokens in the cache")
     parser.add_argument("--turns", type=int, default=TURNS, help="tokens to decode (default: %(default)s)")
@@ -70,8 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for length in args.length:
         found = measure(length, args.turns)
-        rows.append([f"{length:,}", *(f"{found[n] * 1e3:.1f}" for n in (OURS, EXACT)), f"{found['ratio']:.2f}"])
-    Console().print(table(["tokens in the cache", "hrf, ms", "sdpa, ms", "ratio"], rows, title="Decoding one token"))
+        rows.append(
+            [f"{length:,}", *(f"{found[n] * 1e3:.1f}" for n in (OURS, EXACT)), f"{found['ratio']:.2f}"]
+        )
+    Console().print(
+        table(["tokens in the cache", "hrf, ms", "sdpa, ms", "ratio"], rows, title="Decoding one token")
+    )
     return 0
 
 

@@ -123,7 +123,9 @@ def test_copies_of_a_cache_continue_on_their_own(tokens):
     cache = begun(model, tokens)
     other = copy.deepcopy(cache)
     endings = tokens[:, CUT:], tokens[:, CUT:].flip(1)
-    received = [model(end, past_key_values=own).logits for end, own in zip(endings, (cache, other), strict=True)]
+    received = [
+        model(end, past_key_values=own).logits for end, own in zip(endings, (cache, other), strict=True)
+    ]
     for end, logits in zip(endings, received, strict=True):
         whole = model(torch.cat([tokens[:, :CUT], end], 1), use_cache=False).logits
         torch.testing.assert_close(logits, whole[:, CUT:], **ROUNDING)

@@ -26,7 +26,7 @@ from hrf.integrations.transformers.masks import AttentionCall
 from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
 
-__all__ = ["attend", "fitted_maps", "register", "switch", "use_maps"]
+__all__ = ["attend", "drop_maps", "fitted_maps", "register", "switch", "use_maps"]
 
 _registrations = itertools.count()
 
@@ -169,7 +169,9 @@ def _decoded(module: nn.Module, call: AttentionCall, feature_map: FeatureMap, ke
     if kept is not None and not kept.precedes(call, feature_map):
         kept = None
     if kept is None and call.query.shape[2] == 1 < call.key.shape[2]:
-        return attend(call, feature_map)  # twice as fast as to build the state, which beam search would drop at once
+        return attend(
+            call, feature_map
+        )  # twice as fast as to build the state, which beam search would drop at once
     return attend_and_keep(call, feature_map, kept, keys)
 
 
@@ -229,6 +231,12 @@ def use_maps(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> None:
     switch(model, FITTED)
     for name, feature_map in maps.items():
         _maps(model.get_submodule(name))[FITTED] = feature_map
+
+
+def drop_maps(model: PreTrainedModel) -> None:
+    """Forget the fitted maps of a model."""
+    for module in model.modules():
+        module.__dict__.get("hrf_maps", {}).pop(FITTED, None)
 
 
 def fitted_maps(model: PreTrainedModel) -> dict[str, FeatureMap]:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
 from hrf.integrations.transformers.interface import refuse
-from hrf.integrations.transformers.observers import LayerReport, Meter, Recorder, converted, observed
+from hrf.integrations.transformers.ladder import LADDER, fit_clusters
+from hrf.integrations.transformers.observers import (
+    LayerReport,
+    Meter,
+    Recorder,
+    converted,
+    observed,
+    original,
+    tried,
+)
 from hrf.integrations.transformers.progress import Steps, shown_steps
+from hrf.integrations.transformers.speed import Speed, measure_speed
 from hrf.integrations.transformers.support import first_tensor, run
 from hrf.nn.maps import NAMES, feature_map_for
 
@@ -52,16 +64,30 @@ class Report(NamedTuple):
     Attributes:
         layers: errors by the names of the attention modules.
         output_error: ‖Ŷ − Y‖ / ‖Y‖ of the output of the whole model, without padding.
+        cosine: mean over tokens of the cosine between both outputs.
+        speed: time of attention against exact attention, on this machine.
+        chosen: the kind of map, where ``quality`` chose it.
     """
 
     layers: dict[str, LayerReport]
     output_error: float = math.nan
+    cosine: float = math.nan
+    speed: Speed | None = None
+    chosen: str | None = None
 
     @property
     def verdict(self) -> str:
-        """One sentence on the error of the whole model."""
+        """Sentences on the error of the whole model and on the time of its attention."""
         words = next((words for limit, words in _VERDICTS if self.output_error <= limit), _VERDICTS[-1][1])
-        return f"the output of the model differs by {self.output_error:.1%} from exact attention: {words}"
+        sentences = [
+            f"the output of the model differs by {self.output_error:.1%} from exact attention "
+            f"(mean cosine {self.cosine:.3f}): {words}"
+        ]
+        if self.chosen is not None:
+            sentences.insert(0, f"the cheapest maps that reach the quality are {self.chosen}")
+        if self.speed is not None:
+            sentences.append(str(self.speed))
+        return "\n".join(sentences)
 
     def __str__(self) -> str:
         heading = "relative error of attention"
@@ -80,8 +106,9 @@ def convert(
     calibration_batches: Iterable[Batch],
     *,
     feature_map: str | Fit = "clustered",
+    quality: float | None = None,
     test_batches: Iterable[Batch] | None = None,
-    max_tokens: int = 8192,
+    max_tokens: int = 4096,
     seed: int = 0,
     progress: bool = True,
 ) -> Report:
@@ -97,12 +124,16 @@ def convert(
             features), ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a function of ``(queries, keys,
             heads=...)`` that returns a map, such as ``functools.partial(hrf.ClusteredHybrid.fit,
             base="separable", n_clusters=(64, 64), recenter=True, exact_share=0.1)``.
+        quality: mean cosine between outputs of the exact and the converted model to reach on the test batches, such as
+            0.99: maps are tried from cheap to dear, with up to 40 % of pairs exact, and the first that reaches it
+            is taken. If none does, a ValueError says how far they got, and the model stays as it was.
         test_batches: batches to measure errors on; by default the last quarter of ``calibration_batches`` is held out.
         max_tokens: largest number of queries and keys per head to fit to, the same number from each batch.
         seed: seed of ω and of the choice of tokens.
         progress: show a bar on stderr, or one line per layer if stderr is no terminal.
     """
     fit = _fit_of(feature_map)
+    _check_quality(quality, feature_map)
     refuse(model)
     batches, tests = _split(_checked(calibration_batches), test_batches)
     with shown_steps(progress) as steps:
@@ -112,27 +143,70 @@ def convert(
         names = {module: name for name, module in model.named_modules() if module in recorder.samples}
         if not names:
             raise ValueError(f"{type(model).__name__} never called the attention interface; see check(model)")
-        maps = _fitted(fit, recorder, names, seed, steps)
+        chosen = None
+        if quality is None:
+            maps = _each_layer(fit, recorder, names, seed, steps)
+        else:
+            chosen, maps = _cheapest(model, quality, recorder, names, seed, steps, tests)
         meter = Meter(maps)
         with observed(model, meter):
             expected = _run(model, steps("measuring batch", tests))
         with converted(model, {names[module]: phi for module, phi in maps.items()}):
             received = _run(model, steps("comparing batch", tests))
     layers = {name: meter.report(module) for module, name in names.items()}
-    return Report(layers, _output_error(received, expected, tests))
+    error, cosine = _compared(received, expected, tests)
+    return Report(layers, error, cosine, measure_speed(*meter.longest), chosen)
 
 
-def _fitted(
-    fit: Fit, recorder: Recorder, names: dict[nn.Module, str], seed: int, steps: Steps
-) -> dict[nn.Module, FeatureMap]:
-    """Fit one map per module to the recorded queries and keys, which are dropped on the way."""
-    maps = {}
+def _each_layer(
+    fit: Callable[..., Any], recorder: Recorder, names: dict[nn.Module, str], seed: int, steps: Steps
+) -> dict[nn.Module, Any]:
+    """Call ``fit`` with the recorded queries and keys of each module, which are dropped on the way."""
+    found = {}
     for index, module in enumerate(steps("fitting layer", list(names), list(names.values()))):
         queries, keys = (torch.cat(sample, 1) for sample in recorder.samples.pop(module))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + index)
-            maps[module] = fit(queries, keys, heads=len(queries))
-    return maps
+        with _seeded(seed + index):
+            found[module] = fit(queries, keys, heads=len(queries))
+    return found
+
+
+def _cheapest(
+    model: PreTrainedModel,
+    quality: float,
+    recorder: Recorder,
+    names: dict[nn.Module, str],
+    seed: int,
+    steps: Steps,
+    tests: list[Batch],
+) -> tuple[str, dict[nn.Module, FeatureMap]]:
+    """Return the first rung of the ladder that reaches a quality, and its maps."""
+    vectors = _each_layer(fit_clusters, recorder, names, seed, steps)
+    with original(model):
+        expected = _run(model, tests)
+    reached: dict[str, float] = {}
+    for rung in steps("trying maps", LADDER, [rung.name for rung in LADDER]):
+        with _seeded(seed):
+            maps = {module: rung.fit(own) for module, own in vectors.items()}
+        with tried(model, {names[module]: phi for module, phi in maps.items()}):
+            _, reached[rung.name] = _compared(_run(model, tests), expected, tests)
+        if reached[rung.name] >= quality:
+            return rung.name, maps
+    best = max(reached, key=lambda name: reached[name])
+    raise ValueError(
+        f"no map reaches a mean cosine of {quality} on the test batches: the best is {reached[best]:.4f}, by {best}; "
+        "the model stays as it was; ask for less, keep exact attention, or fine-tune"
+    )
+
+
+def _check_quality(quality: float | None, feature_map: str | Fit) -> None:
+    if quality is None:
+        return
+    if not 0 < quality < 1:
+        raise ValueError(f"quality is {quality}; expected a mean cosine between 0 and 1, such as 0.99")
+    if feature_map != "clustered":
+        raise ValueError(
+            f"quality chooses the map, but feature_map is {feature_map!r}; expected only one of both"
+        )
 
 
 def _checked(batches: Iterable[Batch]) -> list[Batch]:
@@ -181,17 +255,26 @@ def _some(batches: list[Batch], name: str) -> list[Batch]:
     return batches
 
 
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw with a seed while the block runs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 @torch.no_grad()
 def _run(model: PreTrainedModel, batches: Iterable[Batch]) -> list[Tensor]:
     return [first_tensor(run(model, batch)) for batch in batches]
 
 
-def _output_error(received: list[Tensor], expected: list[Tensor], batches: list[Batch]) -> float:
-    """Return the relative error over all batches; padding does not count."""
-    squares = torch.zeros(2, dtype=torch.float64)
+def _compared(received: list[Tensor], expected: list[Tensor], batches: list[Batch]) -> tuple[float, float]:
+    """Return the relative error over all batches and the mean cosine of tokens; padding does not count."""
+    squares, cosines = torch.zeros(2, dtype=torch.float64), []
     for estimate, exact, batch in zip(received, expected, batches, strict=True):
         mask = None if isinstance(batch, Tensor) else batch.get("attention_mask")
         kept = ... if mask is None or mask.shape != exact.shape[:2] else mask.bool().to(exact.device)
-        for index, tensor in enumerate((estimate - exact, exact)):
-            squares[index] += tensor[kept].double().square().sum().cpu()
-    return float((squares[0] / squares[1]).sqrt())
+        ours, theirs = (tensor[kept].double().cpu() for tensor in (estimate, exact))
+        squares += torch.stack([(ours - theirs).square().sum(), theirs.square().sum()])
+        cosines.append(F.cosine_similarity(ours, theirs, dim=-1).flatten())
+    return float((squares[0] / squares[1]).sqrt()), float(torch.cat(cosines).mean())

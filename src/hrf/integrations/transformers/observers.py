@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
-from hrf.integrations.transformers.attention import attend, switch, use_maps
+from hrf.integrations.transformers.attention import attend, drop_maps, fitted_maps, switch, use_maps
 from hrf.integrations.transformers.interface import OBSERVED, add, is_ours
 from hrf.integrations.transformers.masks import AttentionCall
 
-__all__ = ["LayerReport", "Meter", "Observer", "Recorder", "converted", "observed", "original"]
+__all__ = ["LayerReport", "Meter", "Observer", "Recorder", "converted", "observed", "original", "tried"]
 
 
 class LayerReport(NamedTuple):
@@ -88,6 +88,20 @@ def converted(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> Iterator[N
 
 
 @contextmanager
+def tried(model: PreTrainedModel, maps: dict[str, FeatureMap]) -> Iterator[None]:
+    """Put the model in evaluation mode with fitted maps while the block runs; restore what it had afterwards."""
+    before = fitted_maps(model)
+    with _evaluated(model):
+        use_maps(model, maps)
+        try:
+            yield
+        finally:
+            drop_maps(model)
+            if before:
+                use_maps(model, before)
+
+
+@contextmanager
 def _evaluated(model: PreTrainedModel) -> Iterator[None]:
     """Put the model in evaluation mode while the block runs; restore modes and attention afterwards."""
     before, modes = model.config._attn_implementation, [(m, m.training) for m in model.modules()]
@@ -146,7 +160,12 @@ class Meter(Observer):
 
     Args:
         maps: maps by module.
+
+    Attributes:
+        longest: the call with the most keys, and its map.
     """
+
+    longest: tuple[AttentionCall, FeatureMap]
 
     def __init__(self, maps: Mapping[nn.Module, FeatureMap]) -> None:
         self.maps = maps
@@ -161,6 +180,8 @@ class Meter(Observer):
         both = torch.stack([_tokens(u, call.ignore) for u in (estimate - output, output)])
         squares = both.double().square().sum((-2, -1)).cpu()
         self._squares[module] = self._squares.get(module, 0) + squares
+        if not hasattr(self, "longest") or call.key.shape[2] > self.longest[0].key.shape[2]:
+            self.longest = call, phi
         root = call.scale**0.5
         self._exact[module].append(phi.exact_share(call.query * root, call.for_queries(call.key) * root))
 
