@@ -21,7 +21,12 @@ from hrf.integrations.transformers import register
 from hrf.report import table
 
 LENGTHS = (128, 512, 2048, 8192)
-SIZES = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+SIZES: dict[str, Any] = {
+    "vocab_size": 1000,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+}
 EXACT, OURS = "sdpa", "hrf"
 TURNS = 20
 

@@ -63,7 +63,8 @@ class Kept(NamedTuple):
 
 def watch(module: nn.Module) -> None:
     """Let a module look at its cache before each call from the next one on."""
-    if _look not in module._forward_pre_hooks.values():
+    if "hrf_watched" not in module.__dict__:
+        module.__dict__["hrf_watched"] = True
         module.register_forward_pre_hook(_look, with_kwargs=True)
 
 
