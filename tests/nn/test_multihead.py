@@ -60,7 +60,7 @@ def test_agrees_with_pytorch(case, masked, average, with_exact):
 def test_causal_mask_in_every_form(mask, hint, with_exact):
     reference, layer = pair(batch_first=True)
     x = torch.randn(BATCH, LENGTH, WIDTH)
-    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH, dtype=x.dtype)
     expected, _ = reference(x, x, x, attn_mask=causal)
     forms = {
         None: None,
