@@ -9,8 +9,14 @@ from torch.nn import functional as F
 from hrf.nn import multihead
 
 
-def exact(query, key, value, feature_map, *, is_causal, key_padding_mask, scale):
-    mask = None if key_padding_mask is None else ~key_padding_mask[..., None, None, :]
+def exact(query, key, value, feature_map, *, attn_mask, is_causal, key_padding_mask, scale):
+    mask = None
+    if key_padding_mask is not None:
+        ignored = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask.isneginf()
+        mask = ~ignored[..., None, None, :]
+    if attn_mask is not None:
+        seen = attn_mask if attn_mask.dtype == torch.bool else ~attn_mask.isneginf()
+        mask = seen if mask is None else mask & seen
     if is_causal:
         causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
         mask = causal if mask is None else mask & causal
