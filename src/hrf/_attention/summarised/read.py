@@ -1,9 +1,12 @@
 """Output of summarised attention, given a plan: a differentiable function of queries, keys and values.
 
     W̃ᵢⱼ = exp(rᵢᵀyⱼ + min(γᵢd²ⱼ/2, LARGEST))         for the keys j that group i does not meet exactly
-    A = Σ W̃,  μ = Σ W̃ y / A,  V = Σ W̃ v / A         over each cluster, for each group
+    M = Σ W̃,  μ = Σ W̃ y / M,  V = Σ W̃ v / M         over each cluster, for each group
+    A = M exp(−γᵢ|μ − ȳ|²/2)                         ȳ the mean of the cluster, |·| in the metric Σ_δ
     output(x) = (Σ_exact exp(xᵀy) v + Σ_c A exp(δᵀμ) V) / (the same with 1 for v)         x = rᵢ + δ
 
+The mean of exp(δᵀ(y − ȳ)) over a normal δ is exp(γ d²/2), which W̃ has; exp(δᵀ(μ − ȳ)) has a mean of its own, which A
+gives back. So the mean mass of every cluster over its group is that of exact attention.
 Exponentials have one maximum per group and cluster, and one per query, taken out of them.
 """
 
@@ -35,7 +38,7 @@ def read(heads: Heads, plan: Plan) -> Tensor:
     for block in blocks_of_groups(groups.mean.shape[1], per_group):
         read_block = partial(_summary_sums, plan, block)
         mean, residual, width = (u[:, block] for u in (groups.mean, groups.residual, groups.width))
-        part, top = recompute(read_block, mean, residual, width, *clusters, learned=())
+        part, top = recompute(read_block, groups.metric, mean, residual, width, *clusters, learned=())
         sums.append(part)
         tops.append(top)
     found, top = torch.cat(sums, 1), torch.cat(tops, 1)
@@ -45,10 +48,11 @@ def read(heads: Heads, plan: Plan) -> Tensor:
 
 
 def _summary_sums(
-    plan: Plan, block: slice, mean: Tensor, residual: Tensor, width: Tensor, keys: Tensor, values: Tensor, spread: Tensor
+    plan: Plan, block: slice, metric: Tensor, mean: Tensor, residual: Tensor, width: Tensor, *of_clusters: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Sum A exp(δᵀμ − m) (V, 1) over clusters; also return m, the largest logit of each query."""
-    clusters = Clusters(keys, values, spread)
+    clusters = Clusters(*of_clusters)
+    keys, values, spread, mean_key = clusters
     tilt = (width[..., None, None] * spread[:, None] / 2).clamp(max=LARGEST)
     weights = log_weights(mean, clusters, plan.clusters.filled) + tilt
     weights = weights.masked_fill(plan.is_exact(block), -torch.inf)
@@ -57,8 +61,11 @@ def _summary_sums(
     mass = tilted.sum(-1, keepdim=True)
     some = mass.clamp(min=torch.finfo(mass.dtype).tiny)
     mu, mean_value = ((tilted @ u / some).transpose(1, 2) for u in (keys, values))  # (N, g, C, ·)
-    scale = (largest.mT[..., None] + some.log()).masked_fill(mass == 0, -torch.inf)  # (N, C, g, 1)
-    logits = residual @ mu.mT + scale.permute(0, 2, 3, 1)  # (N, g, queries, C)
+    offset = mu - mean_key[:, None]
+    given_back = width[..., None] * ((offset @ metric[:, None]) * offset).sum(-1) / 2  # (N, g, C)
+    scale = largest + some[..., 0].mT.log() - given_back.clamp(max=LARGEST)
+    scale = scale.masked_fill(mass[..., 0].mT == 0, -torch.inf)
+    logits = residual @ mu.mT + scale[:, :, None]  # (N, g, queries, C)
     top = logits.detach().amax(-1, keepdim=True)
     shares = (logits - finite(top)).exp()
     return torch.cat([shares @ mean_value, shares.sum(-1, keepdim=True)], -1), top

@@ -40,11 +40,13 @@ class Clusters(NamedTuple):
         keys: ``(N, C, width, d)``, zeros at places without key.
         values: ``(N, C, width, d_v)``, likewise.
         spread: d², the squared distance of a key from the mean of its cluster in the metric Σ_δ; ``(N, C, width)``.
+        mean: ȳ of each cluster, ``(N, C, d)``.
     """
 
     keys: Tensor
     values: Tensor
     spread: Tensor
+    mean: Tensor
 
 
 def covariance(u: Tensor, real: Tensor) -> Tensor:
@@ -73,6 +75,7 @@ def groups_of(heads: Heads, parts: Parts) -> Groups:
 def clusters_of(heads: Heads, parts: Parts, metric: Tensor) -> Clusters:
     """Compute the statistics of clusters of keys in the metric Σ_δ."""
     keys, some = parts.take(heads.y), parts.filled[..., None]
-    centred = (keys - keys.sum(-2, keepdim=True) / some.sum(-2, keepdim=True).clamp(min=1)) * some
+    mean = keys.sum(-2) / some.sum(-2).clamp(min=1)
+    centred = (keys - mean[..., None, :]) * some
     spread = ((centred @ metric[:, None]) * centred).sum(-1).clamp(min=0)
-    return Clusters(keys, parts.take(heads.v), spread)
+    return Clusters(keys, parts.take(heads.v), spread, mean)
