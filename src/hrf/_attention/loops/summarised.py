@@ -1,0 +1,184 @@
+"""Outputs of summarised attention in compiled loops: each group reads its exact keys and the summaries of all clusters.
+
+Both are rows of one softmax, whose weights are 2^(bias + xᵀk): an exact key has the bias 0, a summary log₂ A − rᵀμ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrf import tuning
+from hrf._attention.loops.functions import exp2
+from hrf._attention.loops.jit import jit
+from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
+from hrf._attention.loops.rows import clear, copy, dot, scale, scaled
+from hrf._attention.loops.summaries import GROUPS, LOG2E, LOWEST, summarise, weigh
+from hrf._attention.loops.tiles import exponentials, maxima
+
+__all__ = ["attend"]
+
+Array = NDArray[np.float32]
+Integers = NDArray[np.int64]
+Places = NDArray[np.int32]
+
+_SOME = tuning.LOOP_KEYS
+_ROOM = np.float32(24)  # weights up to 2^24 are not rescaled
+
+
+@jit
+def attend(
+    jobs: Integers,
+    queries: Array,
+    order: Integers,
+    bounds: Integers,
+    means: Array,
+    widths: Array,
+    metrics: Array,
+    keys: Array,
+    key_bounds: Integers,
+    centres: Array,
+    spreads: Array,
+    limits: Array,
+    out: Array,
+    sizes: Integers,
+    missed: Array,
+) -> None:
+    """Compute the outputs of some blocks of groups.
+
+    Args:
+        jobs: head and first group of each block, ``(·, 2)``.
+        queries: by group, ``(N, ·, d)``.
+        order: query in each row, ``(N, ·)``.
+        bounds: of the groups, ``(N, G + 1)``.
+        means: rᵢ, ``(N, G, d)``.
+        widths: γᵢ, ``(N, G)``.
+        metrics: Σ_δ, ``(N, d, d)``.
+        keys: keys and values by cluster, ``(N, ·, d + d_v)``.
+        key_bounds: of the clusters, ``(N, C + 1)``.
+        centres: ȳ of each cluster, ``(N, C, d)``.
+        spreads: d² of each key, ``(N, ·)``.
+        limits: log₂ of the error that a summary may have per key, ``(N,)``.
+        out: outputs in the order of the tokens, ``(N, L, d_v)``; written, as is all that follows.
+        sizes: number of exact keys, ``(N, G)``.
+        missed: predicted squared error, as in `summarise`, ``(N, G)``.
+    """
+    n_groups, dim, n_clusters, width = means.shape[1], means.shape[2], centres.shape[1], keys.shape[2]
+    tile, own_sizes = np.empty((keys.shape[1], GROUPS), out.dtype), np.empty(GROUPS, np.int64)
+    tops, totals = np.empty((n_clusters, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
+    summaries = np.empty((n_clusters, GROUPS, width), out.dtype)
+    log_masses, own_missed = np.empty((n_clusters, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
+    lists = np.empty((GROUPS, keys.shape[1]), np.int32)
+    columns, own_widths = np.empty((dim, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
+    for job in range(len(jobs)):
+        head, start = jobs[job]
+        some = min(GROUPS, n_groups - start)
+        for i in range(GROUPS):
+            group = start + min(i, some - 1)
+            own_widths[i] = widths[head, group]
+            for k in range(dim):
+                columns[k, i] = means[head, group, k] * LOG2E
+        weigh(keys[head], key_bounds[head], columns, tile, tops, totals)
+        summarise(
+            keys[head],
+            key_bounds[head],
+            centres[head],
+            spreads[head],
+            metrics[head],
+            own_widths,
+            limits[head],
+            tile,
+            tops,
+            totals,
+            summaries,
+            log_masses,
+            lists,
+            own_sizes,
+            own_missed,
+        )
+        for i in range(some):
+            group = start + i
+            rows = slice(bounds[head, group], bounds[head, group + 1])
+            sizes[head, group], missed[head, group] = own_sizes[i], own_missed[i]
+            _read(
+                queries[head, rows],
+                order[head, rows],
+                means[head, group],
+                keys[head],
+                lists[i, : own_sizes[i]],
+                summaries[:, i],
+                log_masses[:, i],
+                out[head],
+            )
+
+
+@jit
+def _read(
+    x: Array, order: Integers, mean: Array, keys: Array, exact: Places, summaries: Array, log_masses: Array, out: Array
+) -> None:
+    """Write the outputs of one group."""
+    n, dim = x.shape
+    if n == 0:
+        return
+    n_columns, width, n_exact = n + -n % ROWS, keys.shape[1] - dim, len(exact)
+    own = np.zeros((dim, n_columns), x.dtype)
+    for i in range(n):
+        for k in range(dim):
+            own[k, i] = x[i, k] * LOG2E
+    k_rows, v_rows = np.zeros((_SOME, dim), x.dtype), np.zeros((_SOME, width), x.dtype)
+    products, totals = np.empty((_SOME, n_columns), x.dtype), np.zeros((n_columns, width), x.dtype)
+    tops, masses, found = np.full(n_columns, LOWEST), np.zeros(n_columns, x.dtype), np.empty(n_columns, x.dtype)
+    filled, entry, n_entries = 0, 0, n_exact + len(log_masses)
+    while entry < n_entries:
+        while filled < _SOME and entry < n_entries:
+            bias = np.float32(0)
+            if entry < n_exact:
+                row = keys[exact[entry]]
+            else:
+                row = summaries[entry - n_exact]
+                bias = log_masses[entry - n_exact]
+            entry += 1
+            if bias > LOWEST:
+                copy(row, k_rows[filled])
+                copy(row[dim:], v_rows[filled])
+                if entry > n_exact:
+                    bias -= LOG2E * dot(k_rows[filled], mean)
+                products[filled] = bias
+                filled += 1
+        _add(products, filled, k_rows, v_rows, own, tops, masses, totals, found)
+        filled = 0
+    for i in range(n):
+        scaled(totals[i, : out.shape[1]], np.float32(1) / masses[i], out[order[i]])
+
+
+@jit
+def _add(
+    products: Array,
+    filled: int,
+    k_rows: Array,
+    v_rows: Array,
+    own: Array,
+    tops: Array,
+    masses: Array,
+    totals: Array,
+    found: Array,
+) -> None:
+    """Add some keys to the sums of all queries of a group; ``products`` holds their biases."""
+    for j in range(filled, filled + -filled % ROWS):
+        clear(k_rows[j])
+        clear(products[j])
+    some = products[: filled + -filled % ROWS]
+    add_product(some, k_rows[: len(some)], own)
+    found[:] = tops
+    maxima(some, filled, found)
+    raised = False
+    for i in range(len(tops)):
+        raised |= found[i] > tops[i] + _ROOM
+    if raised:
+        for i in range(len(tops)):
+            step = exp2(max(tops[i] - found[i], np.float32(-127)))
+            tops[i] = found[i]
+            masses[i] *= step
+            scale(totals[i], step)
+    exponentials(some, filled, tops, masses)
+    add_product_transposed(totals, products[:filled], v_rows[:filled])
