@@ -1,12 +1,13 @@
 """Error of summarised attention by the log-normal model, without exact attention to compare with.
 
-For a query x = rᵢ + δ the weight of a summarised key j is wrong by the factor exp(δᵀ(yⱼ − ȳ)), whose relative variance over
-the group is expm1(γᵢd²ⱼ) where δ is normal. The output o moves by pⱼ(vⱼ − o) times that, with pⱼ the share of key j.
-Errors of different keys are taken as independent, so
+For a query x = rᵢ + δ the weight of a summarised key j is wrong by the factor exp(δᵀ(yⱼ − ȳ)). Over a group with normal δ it
+is log-normal with the variance γᵢd²ⱼ of its logarithm, so a share is wrong by 1 − exp(−γᵢd²ⱼ) of its second moment, and
+the output o moves by (vⱼ − o) times that. Errors of different keys are taken as independent:
 
-    E‖error‖² = Σᵢ nᵢ Σⱼ pᵢⱼ² expm1(γᵢd²ⱼ) ‖vⱼ − oᵢ‖²         over groups of nᵢ queries and their summarised keys
+    E‖error‖² = Σ_x Σⱼ pⱼ(x)² (1 − exp(−γᵢd²ⱼ)) ‖vⱼ − oᵢ‖²        over queries x and the summarised keys of their group
 
-with shares p and outputs o of the groups' mean queries; relative to Σᵢ nᵢ‖oᵢ‖².
+relative to Σ_x ‖o(x)‖². Shares p(x) = pᵢⱼ · ρ_c(x) follow from those of the mean query and, per cluster c, from the mean key
+μ: ρ_c(x) = exp(δᵀμ) / Σ_c pᵢ_c exp(δᵀμ).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = ["predicted_error", "tolerance_for"]
 
 # τ that "auto" chooses from: 2⁻¹⁰, 2⁻⁹·⁵, …, 2¹⁰; exact attention and no exact pairs lie beyond.
 LOG2_TOLERANCES = torch.arange(-10, 10.5, 0.5)
+LARGEST_GROWTH = 40.0  # of log ρ: its square fits float32, and such a cluster has no share to speak of
 
 
 class _Errors(NamedTuple):
@@ -32,21 +34,37 @@ class _Errors(NamedTuple):
 
     log: Tensor
     square: Tensor
-    output: Tensor  # Σ nᵢ‖oᵢ‖², (N,)
+    output: Tensor  # Σ ‖o(x)‖², (N,)
 
 
 def _errors(groups: Groups, clusters: Clusters, trees: tuple[Parts, Parts], block: slice) -> _Errors:
     of_queries, of_keys = trees
-    sizes = of_queries.filled[:, block].sum(-1).to(groups.mean.dtype)  # (N, g)
+    width = groups.width[:, block]
     weights = log_weights(groups.mean[:, block], clusters, of_keys.filled)
-    errors = log_errors(weights, groups.width[:, block], clusters)
+    shares = weights.flatten(2).softmax(-1).unflatten(-1, weights.shape[2:])  # (N, g, C, width)
     values = clusters.values.flatten(1, 2)
-    output = weights.flatten(2).softmax(-1) @ values  # (N, g, d_v)
-    squares = values.square().sum(-1)[:, None] + output.square().sum(-1)[..., None] - 2 * output @ values.mT
-    moved = squares.clamp(min=0).unflatten(-1, of_keys.index.shape[1:]) * sizes[..., None, None]
-    # A share cannot be wrong by more than all of it.
-    square = (2 * errors.clamp(max=0)).exp() * moved
-    return _Errors(errors, square, (output.square().sum(-1) * sizes).sum(-1))
+    mean = shares.flatten(2) @ values  # (N, g, d_v)
+    moved = values.square().sum(-1)[:, None] + mean.square().sum(-1)[..., None] - 2 * mean @ values.mT
+    wrong = -torch.expm1(-width[..., None, None] * clusters.spread[:, None])
+    growth, output = _growth(groups, clusters, shares, of_queries.filled, block)
+    square = shares.square() * wrong * moved.clamp(min=0).unflatten(-1, weights.shape[2:]) * growth[..., None]
+    return _Errors(log_errors(weights, width, clusters), square, output)
+
+
+def _growth(
+    groups: Groups, clusters: Clusters, shares: Tensor, filled: Tensor, block: slice
+) -> tuple[Tensor, Tensor]:
+    """Return Σ_x ρ_c(x)² of each group and cluster, ``(N, g, C)``, and Σ_x ‖o(x)‖² over groups, ``(N,)``."""
+    mass = shares.sum(-1)  # (N, g, C)
+    some = mass.clamp(min=torch.finfo(mass.dtype).tiny)
+    by_cluster = shares.transpose(1, 2)  # (N, C, g, width)
+    mu, value = ((by_cluster @ u).transpose(1, 2) / some[..., None] for u in clusters[:2])  # (N, g, C, ·)
+    present = filled[:, block][..., None]
+    logits = groups.residual[:, block] @ mu.mT  # (N, g, queries, C)
+    total = (logits + some.log()[:, :, None]).logsumexp(-1, keepdim=True)
+    growth = (2 * (logits - total).clamp(max=LARGEST_GROWTH)).exp() * present
+    output = (((logits - total).exp() * mass[:, :, None]) @ value) * present
+    return growth.sum(-2), output.square().sum((1, 2, 3))
 
 
 @torch.no_grad()
