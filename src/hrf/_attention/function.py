@@ -8,8 +8,10 @@ from torch import Tensor
 from hrf._attention.call import runner
 from hrf._attention.denominator import Denominator
 from hrf._attention.dispatch import engine_for
-from hrf._attention.inputs import check, uncompiled
+from hrf._attention.inputs import check, check_query_padding, uncompiled
 from hrf._attention.packing import Packing
+from hrf._attention.summarised.method import SummarisedAttention
+from hrf._attention.summarised.run import run_summarised
 from hrf.features.base import FeatureMap
 
 __all__ = ["attention"]
@@ -20,10 +22,11 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | SummarisedAttention,
     *,
     is_causal: bool = False,
     key_padding_mask: Tensor | None = None,
+    query_padding_mask: Tensor | None = None,
     scale: float | None = None,
     denominator: str | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
@@ -36,12 +39,14 @@ def attention(
         key: ``(..., H_kv, S, d)``. H is a multiple of H_kv: a key head serves H/H_kv consecutive query heads.
         value: ``(..., H_kv, S, d_v)``.
         feature_map: a map of the softmax kernel, or of the Gaussian kernel for attention with that. A map with
-            heads has one per query head.
+            heads has one per query head. Or a `hrf.SummarisedAttention`, which has no features.
         is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
             the square of the length.
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
             A query that sees no key gives zeros.
+        query_padding_mask: booleans ``(..., L)``, True for queries that are padding: their output is zeros. In
+            `hrf.SummarisedAttention` queries share summaries, and padding must be told from them.
         scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.
         denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from. With
             ``"clamp"``, a row whose denominator is far too small returns the mean of the values it sees, and all
@@ -58,6 +63,20 @@ def attention(
     >>> hrf.attention(q, k, v, phi).shape
     torch.Size([2, 4, 1000, 16])
     """
+    if query_padding_mask is not None:
+        check_query_padding(query_padding_mask, query)
+    if isinstance(feature_map, SummarisedAttention):
+        return run_summarised(
+            query,
+            key,
+            value,
+            feature_map,
+            is_causal=is_causal,
+            key_padding_mask=key_padding_mask,
+            query_padding_mask=query_padding_mask,
+            scale=scale,
+            cu_seqlens=cu_seqlens,
+        )
     inputs = check(
         query,
         key,
@@ -77,4 +96,5 @@ def attention(
         for piece in [rows] if packing is None else packing.batches():
             call, tensors = path.prepare(piece, feature_map, rule)
             outputs.append(runner(path, call, tensors)(call, *tensors)[0])
-    return inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))
+    output = inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))
+    return output if query_padding_mask is None else output.masked_fill(query_padding_mask[..., None, :, None], 0)

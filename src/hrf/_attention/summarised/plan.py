@@ -12,7 +12,7 @@ from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.statistics import Clusters, Groups, clusters_of, covariance, groups_of
 from hrf._attention.summarised.tree import Parts, balanced_parts, root_of_metric
 
-__all__ = ["Plan", "blocks_of_groups", "log_errors", "log_weights", "make_plan", "make_trees"]
+__all__ = ["Plan", "blocks_of_groups", "exact_plan", "log_errors", "log_weights", "make_plan", "make_trees"]
 
 
 class Plan(NamedTuple):
@@ -82,13 +82,14 @@ def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Par
 
 
 @torch.no_grad()
-def make_plan(heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor) -> Plan:
-    """Choose groups, clusters and exact pairs; ``tolerance (N,)`` is τ per head.
+def exact_plan(trees: tuple[Parts, Parts], groups: Groups, clusters: Clusters, tolerance: Tensor) -> Plan:
+    """Choose the exact pairs; ``tolerance (N,)`` is τ per head.
 
     Key j is exact for group i where share · √expm1(γᵢd²ⱼ) ≥ τ / S, S the number of keys.
     """
-    of_queries, of_keys, groups, clusters = make_trees(heads, n_groups, n_clusters)
-    bound = (tolerance / heads.keys.sum(-1)).log()[:, None, None, None]
+    of_queries, of_keys = trees
+    n, n_groups, _ = of_queries.index.shape
+    bound = (tolerance / of_keys.filled.sum((1, 2))).log()[:, None, None, None]
     rows, places = [], []
     for block in blocks_of_groups(n_groups, of_keys.index.numel()):
         weights = log_weights(groups.mean[:, block], clusters, of_keys.filled)
@@ -98,6 +99,13 @@ def make_plan(heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor) -
         rows.append(head * n_groups + block.start + group)
         places.append(place)
     row, order = torch.cat(rows).sort(stable=True)
-    sizes = torch.bincount(row, minlength=len(heads.x) * n_groups)
+    sizes = torch.bincount(row, minlength=n * n_groups)
     starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
     return Plan(of_queries, of_keys, starts, torch.cat(places)[order])
+
+
+def make_plan(heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor) -> Plan:
+    """Choose groups, clusters and exact pairs; ``tolerance (N,)`` is τ per head."""
+    with torch.no_grad():
+        *trees, groups, clusters = make_trees(heads, n_groups, n_clusters)
+    return exact_plan((trees[0], trees[1]), groups, clusters, tolerance)
