@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hrf._attention.loops.jit import jit
 
-__all__ = ["add", "add_scaled", "clear", "copy", "decrease", "dot", "increase", "scale", "scaled"]
+__all__ = ["add", "add_scaled", "clear", "copy", "decrease", "dot", "fill", "increase", "scale", "scaled"]
 
 Row = NDArray[np.floating]
 
@@ -17,6 +17,13 @@ def clear(row: Row) -> None:
     """Set to zero."""
     for j in range(len(row)):
         row[j] = 0
+
+
+@jit
+def fill(row: Row, number: float) -> None:
+    """Set all numbers to one."""
+    for j in range(len(row)):
+        row[j] = number
 
 
 @jit

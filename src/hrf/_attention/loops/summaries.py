@@ -15,7 +15,7 @@ from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
 from hrf._attention.loops.rows import clear, copy, decrease, dot, scale
-from hrf._attention.loops.tiles import exponentials, lowest_bit, maxima, positive
+from hrf._attention.loops.tiles import LARGEST, exponentials, lowest_bit, maxima, tilt
 
 __all__ = ["GROUPS", "LOG2E", "LOWEST", "summarise", "weigh"]
 
@@ -27,7 +27,8 @@ GROUPS = 64  # groups at a time
 LOG2E = np.float32(math.log2(math.e))
 LOWEST = np.float32(-1e30)  # finite, so that differences of scales are never NaN
 
-_LARGEST = np.float32(10 * math.log2(math.e))  # of γd²/2: LARGEST of summarised/read.py
+_LARGEST = np.float32(LARGEST)
+_HALF = np.float32(math.log2(math.e) / 2)
 _TINY = np.float32(1e-30)
 
 
@@ -101,7 +102,7 @@ def summarise(
     for c in range(len(tops)):
         largest = max(largest, bounds[c + 1] - bounds[c])
     tilted = np.zeros((largest + ROWS, n_groups), tile.dtype)
-    limits, over = np.empty(n_groups, tile.dtype), np.empty(n_groups, tile.dtype)
+    limits = np.empty(n_groups, tile.dtype)
     masses, errors = np.empty(n_groups, tile.dtype), np.empty(n_groups, tile.dtype)
     offset, image = np.empty((n_groups, dim), tile.dtype), np.empty((n_groups, dim), tile.dtype)
     sizes[:], missed[:] = 0, 0
@@ -112,9 +113,9 @@ def summarise(
         clear(masses)
         clear(errors)
         for j in range(n):
-            _tilt(tile[first + j], widths, spreads[first + j], limits, tilted[j], over)
-            _list(over, first + j, lists, sizes)
-            _sum(tilted[j], over, limits, masses, errors)
+            row = first + j
+            spread = spreads[row] * _HALF
+            _tilt(tile[row], spread, widths, limits, tilted[j], masses, errors, row, lists, sizes)
         some = tilted[: n + -n % ROWS]
         clear(some[n:].reshape(-1))
         found = summaries[c]
@@ -127,7 +128,7 @@ def summarise(
             decrease(offset[i], centres[c])
         add_product(image, offset, metric)
         for i in range(n_groups):
-            shift = min(np.float32(0.5) * LOG2E * widths[i] * dot(image[i], offset[i]), _LARGEST)
+            shift = min(_HALF * widths[i] * dot(image[i], offset[i]), _LARGEST)
             log_masses[c, i] = LOWEST
             if masses[i] > 0:
                 log_masses[c, i] = np.float32(math.log2(masses[i])) + tops[c, i] - shift
@@ -135,34 +136,23 @@ def summarise(
 
 
 @jit
-def _tilt(weights: Array, widths: Array, spread: float, limits: Array, out: Array, over: Array) -> None:
-    """Write W̃ of a key, and W² expm1(γd²) less its limit."""
-    for i in range(len(out)):
-        exponent = widths[i] * spread
-        factor = exp2(min(np.float32(0.5) * LOG2E * exponent, _LARGEST))
-        # expm1(t) is at least t, which rounding would lose.
-        error = weights[i] * weights[i] * max(factor * factor - 1, exponent)
-        out[i] = weights[i] * factor
-        over[i] = error - limits[i]
-
-
-@jit
-def _list(over: Array, row: int, lists: Places, sizes: Integers) -> None:
-    """Add a key to the lists of the groups for which it is over the limit."""
-    for start in range(0, len(over), 32):
-        bits = positive(over, start)
+def _tilt(
+    weights: Array,
+    spread: float,
+    widths: Array,
+    limits: Array,
+    out: Array,
+    masses: Array,
+    errors: Array,
+    row: int,
+    lists: Places,
+    sizes: Integers,
+) -> None:
+    """Write W̃ of a key, add up, and list the key for the groups that have to meet it exactly."""
+    for start in range(0, len(out), 32):
+        bits = tilt(weights, spread, widths, limits, out, masses, errors, start)
         while bits != 0:
             i = start + lowest_bit(bits)
             lists[i, sizes[i]] = row
             sizes[i] += 1
             bits &= bits - np.uint32(1)
-
-
-@jit
-def _sum(tilted: Array, over: Array, limits: Array, masses: Array, errors: Array) -> None:
-    """Add W̃ and the error of a key to the sums of the groups that do not meet it exactly."""
-    for i in range(len(tilted)):
-        kept = over[i] <= 0
-        tilted[i] = tilted[i] if kept else np.float32(0)
-        masses[i] += tilted[i]
-        errors[i] += over[i] + limits[i] if kept else np.float32(0)

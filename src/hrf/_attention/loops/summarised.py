@@ -12,7 +12,7 @@ from hrf import tuning
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
-from hrf._attention.loops.rows import clear, copy, dot, scale, scaled
+from hrf._attention.loops.rows import clear, copy, dot, fill, scale, scaled
 from hrf._attention.loops.summaries import GROUPS, LOG2E, LOWEST, summarise, weigh
 from hrf._attention.loops.tiles import exponentials, maxima
 
@@ -106,17 +106,26 @@ def attend(
                 means[head, group],
                 keys[head],
                 lists[i, : own_sizes[i]],
-                summaries[:, i],
-                log_masses[:, i],
+                summaries,
+                log_masses,
+                i,
                 out[head],
             )
 
 
 @jit
 def _read(
-    x: Array, order: Integers, mean: Array, keys: Array, exact: Places, summaries: Array, log_masses: Array, out: Array
+    x: Array,
+    order: Integers,
+    mean: Array,
+    keys: Array,
+    exact: Places,
+    summaries: Array,
+    log_masses: Array,
+    group: int,
+    out: Array,
 ) -> None:
-    """Write the outputs of one group."""
+    """Write the outputs of one group, whose summaries are at ``group`` of the second axis."""
     n, dim = x.shape
     if n == 0:
         return
@@ -128,25 +137,23 @@ def _read(
     k_rows, v_rows = np.zeros((_SOME, dim), x.dtype), np.zeros((_SOME, width), x.dtype)
     products, totals = np.empty((_SOME, n_columns), x.dtype), np.zeros((n_columns, width), x.dtype)
     tops, masses, found = np.full(n_columns, LOWEST), np.zeros(n_columns, x.dtype), np.empty(n_columns, x.dtype)
-    filled, entry, n_entries = 0, 0, n_exact + len(log_masses)
-    while entry < n_entries:
-        while filled < _SOME and entry < n_entries:
-            bias = np.float32(0)
-            if entry < n_exact:
-                row = keys[exact[entry]]
-            else:
-                row = summaries[entry - n_exact]
-                bias = log_masses[entry - n_exact]
-            entry += 1
-            if bias > LOWEST:
-                copy(row, k_rows[filled])
-                copy(row[dim:], v_rows[filled])
-                if entry > n_exact:
-                    bias -= LOG2E * dot(k_rows[filled], mean)
-                products[filled] = bias
-                filled += 1
-        _add(products, filled, k_rows, v_rows, own, tops, masses, totals, found)
-        filled = 0
+    biases = np.empty(_SOME, x.dtype)
+    n_entries = n_exact + len(log_masses)
+    for start in range(0, n_entries, _SOME):
+        stop = min(start + _SOME, n_entries)
+        for j in range(start, min(stop, n_exact)):
+            row = keys[exact[j]]
+            copy(row, k_rows[j - start])
+            copy(row[dim:], v_rows[j - start])
+        biases[:] = 0
+        for j in range(max(start, n_exact), stop):
+            row = summaries[j - n_exact, group]
+            copy(row, k_rows[j - start])
+            copy(row[dim:], v_rows[j - start])
+            biases[j - start] = log_masses[j - n_exact, group] - LOG2E * dot(k_rows[j - start], mean)
+        for j in range(stop - start):
+            fill(products[j], biases[j])
+        _add(products, stop - start, k_rows, v_rows, own, tops, masses, totals, found)
     for i in range(n):
         scaled(totals[i, : out.shape[1]], np.float32(1) / masses[i], out[order[i]])
 

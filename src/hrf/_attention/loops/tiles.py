@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from hrf._attention.loops.jit import jit
 
-__all__ = ["exponentials", "lowest_bit", "maxima", "positive"]
+__all__ = ["LARGEST", "exponentials", "lowest_bit", "maxima", "tilt"]
 
 Array = NDArray[np.float32]
+
+LARGEST = 10 * math.log2(math.e)  # of γd² log₂ e / 2, as in summarised/read.py
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 # 2^z = Σ (z log 2)^k / k!, for |z| up to 1/2, to the precision of float32.
@@ -138,16 +140,63 @@ def exponentials(tile: Array, n: int, top: Array, sums: Array) -> None:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def positive(typing: Any, row: Any, column: Any) -> Any:
-    """Return an integer whose bit i says whether ``row[column + i]`` is positive, for 32 numbers."""
+def tilt(
+    typing: Any,
+    weights: Any,
+    spread: Any,
+    widths: Any,
+    limits: Any,
+    out: Any,
+    masses: Any,
+    errors: Any,
+    column: Any,
+) -> Any:
+    """Write W̃ = W exp(γd²/2) of a key for 32 groups from a column on, 0 where the group has to meet the key exactly.
+
+    Args:
+        weights: W.
+        spread: d² log₂ e / 2.
+        widths: γ.
+        limits: of W² expm1(γd²), the squared error of a summary.
+        out: W̃; written.
+        masses: sums of W̃; added to.
+        errors: sums of squared errors; added to.
+        column: the first group.
+
+    Returns:
+        An integer whose bit i says that group ``column + i`` is over its limit.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.gep(array.data, [arguments[1]])
-        numbers = builder.load(builder.bitcast(place, ir.VectorType(_FLOAT, 32).as_pointer()), align=4)
-        return builder.bitcast(builder.fcmp_ordered(">", numbers, _constant(0, 32)), _INT)
+        vector = ir.VectorType(_FLOAT, 32)
+        zero, one, largest = _constant(0, 32), _constant(1, 32), _constant(LARGEST, 32)
 
-    return types.uint32(row, types.intp), generate
+        def place(i: int) -> Any:
+            array = context.make_array(signature.args[i])(context, builder, arguments[i])
+            return builder.bitcast(builder.gep(array.data, [arguments[-1]]), vector.as_pointer())
+
+        def load(i: int) -> Any:
+            return builder.load(place(i), align=4)
+
+        one_spread = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[1], ir.Constant(_INT, 0))
+        spreads = builder.shuffle_vector(one_spread, one_spread, _integers(0, 32))
+        weight, exponent = load(0), builder.fmul(spreads, load(2))
+        exponent = builder.select(builder.fcmp_ordered("<", exponent, largest), exponent, largest)
+        factor = _exp2(builder, exponent, 32)
+        # expm1(t) is at least t, which rounding would lose.
+        least = builder.fmul(exponent, _constant(2 * math.log(2), 32))
+        excess = builder.fsub(builder.fmul(factor, factor), one)
+        excess = builder.select(builder.fcmp_ordered(">", excess, least), excess, least)
+        error = builder.fmul(builder.fmul(weight, weight), excess)
+        over = builder.fcmp_ordered(">", error, load(3))
+        tilted = builder.select(over, zero, builder.fmul(weight, factor))
+        builder.store(tilted, place(4), align=4)
+        builder.store(builder.fadd(load(5), tilted), place(5), align=4)
+        builder.store(builder.fadd(load(6), builder.select(over, zero, error)), place(6), align=4)
+        return builder.bitcast(over, _INT)
+
+    kinds = weights, types.float32, widths, limits, out, masses, errors, types.intp
+    return types.uint32(*kinds), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -31,29 +31,35 @@ def balanced(u: Array, levels: int, order: Integers, bounds: Integers) -> None:
     """Cut the rows of u into 2^levels parts: part p is ``order[bounds[p] : bounds[p + 1]]``.
 
     Args:
-        u: vectors ``(n, d)``; the rows are put in order.
+        u: vectors ``(n, d)``; overwritten.
         levels: of the tree.
         order: rows, ``(n,)``; written.
         bounds: ``(2^levels + 1,)``; written.
     """
     n, dim = u.shape
-    spare, spare_order, bins = np.empty_like(u), np.empty_like(order), np.empty(n, np.int32)
+    spare, own, spare_order, bins = np.empty_like(u), order, np.empty_like(order), np.empty(n, np.int32)
     sample, direction, mean = np.empty((_SAMPLE, dim), u.dtype), np.empty(dim, u.dtype), np.empty(dim, u.dtype)
+    matrix, image, counts = np.empty((dim, dim), u.dtype), np.empty(dim, u.dtype), np.empty(_BINS, np.int64)
     for j in range(n):
-        order[j] = j
+        own[j] = j
     for level in range(levels):
         for part in range(1 << level):
             first, last = (part * n) >> level, ((part + 1) * n) >> level
             middle = ((2 * part + 1) * n) >> (level + 1)
-            base, spread = _direction(u[first:last], sample, direction, mean)
+            base, spread = _direction(u[first:last], sample, matrix, direction, image, mean)
             _find_bins(u[first:last], direction, base, _BINS / (2 * _SPREADS) / spread, bins)
-            _cut(u, order, first, middle, last, bins, spare, spare_order)
+            _cut(u, own, first, middle, last, bins, counts, spare, spare_order)
+        u, spare, own, spare_order = spare, u, spare_order, own
+    if levels % 2:
+        order[:] = own
     for part in range((1 << levels) + 1):
         bounds[part] = (part * n) >> levels
 
 
 @jit
-def _direction(u: Array, sample: Array, direction: Array, mean: Array) -> tuple[float, float]:
+def _direction(
+    u: Array, sample: Array, matrix: Array, direction: Array, image: Array, mean: Array
+) -> tuple[float, float]:
     """Write the top principal direction of some rows; return mean and standard deviation along it."""
     n = min(len(u), _SAMPLE)
     if n == 0:
@@ -63,28 +69,24 @@ def _direction(u: Array, sample: Array, direction: Array, mean: Array) -> tuple[
         copy(u[i * len(u) // n], sample[i])
         increase(mean, sample[i])
     scale(mean, np.float32(1) / n)
-    farthest, most = 0, np.float32(-1)
     for i in range(n):
         decrease(sample[i], mean)
-        length = dot(sample[i], sample[i])
-        if length > most:
-            farthest, most = i, length
-    copy(sample[farthest], direction)
+    clear(matrix.reshape(-1))
+    add_product_transposed(matrix, sample[:n], sample[:n])
+    longest = 0
+    for k in range(1, len(matrix)):
+        if matrix[k, k] > matrix[longest, longest]:
+            longest = k
+    copy(matrix[longest], direction)
     for _ in range(_ITERATIONS):
         scale(direction, 1 / max(np.sqrt(dot(direction, direction)), _TINY))
-        _multiply(sample[:n], direction)
+        clear(image)
+        for k in range(len(matrix)):
+            add_scaled(image, matrix[k], direction[k])
+        copy(image, direction)
     length = np.sqrt(dot(direction, direction))  # top eigenvalue of Σ s sᵀ
     scale(direction, 1 / max(length, _TINY))
     return dot(direction, mean), max(np.sqrt(length / n), _TINY)
-
-
-@jit
-def _multiply(sample: Array, direction: Array) -> None:
-    """Replace a direction u by Σ (sᵀu) s."""
-    result = np.zeros_like(direction)
-    for i in range(len(sample)):
-        add_scaled(result, sample[i], dot(sample[i], direction))
-    copy(result, direction)
 
 
 @jit
@@ -102,11 +104,12 @@ def _cut(
     middle: int,
     last: int,
     bins: NDArray[np.int32],
-    spare: Array,
-    spare_order: Integers,
+    counts: Integers,
+    to_rows: Array,
+    to_order: Integers,
 ) -> None:
-    """Bring rows with the lower bins to the front of ``first … last``, as many as fit before ``middle``."""
-    counts = np.zeros(_BINS, np.int64)
+    """Write rows with the lower bins from ``first`` on, up to ``middle``, and the others from there on."""
+    counts[:] = 0
     for j in range(last - first):
         counts[bins[j]] += 1
     of_border, border = middle - first, 0
@@ -121,11 +124,8 @@ def _cut(
             goes_left = True
         to = left if goes_left else right
         left, right = left + goes_left, right + (not goes_left)
-        spare_order[to] = order[first + j]
-        copy(u[first + j], spare[to])
-    for j in range(first, last):
-        order[j] = spare_order[j]
-        copy(spare[j], u[j])
+        to_order[to] = order[first + j]
+        copy(u[first + j], to_rows[to])
 
 
 @jit
