@@ -97,4 +97,8 @@ def attention(
             call, tensors = path.prepare(piece, feature_map, rule)
             outputs.append(runner(path, call, tensors)(call, *tensors)[0])
     output = inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))
-    return output if query_padding_mask is None else output.masked_fill(query_padding_mask[..., None, :, None], 0)
+    return (
+        output
+        if query_padding_mask is None
+        else output.masked_fill(query_padding_mask[..., None, :, None], 0)
+    )

@@ -134,7 +134,8 @@ def check_query_padding(mask: Tensor, query: Tensor) -> None:
     expected = (*query.shape[:-3], query.shape[-2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
         raise ValueError(
-            f"query_padding_mask is a tensor of {mask.dtype} and shape {tuple(mask.shape)}; expected booleans {expected}"
+            f"query_padding_mask is a tensor of {mask.dtype} and shape {tuple(mask.shape)}; expected booleans "
+            f"{expected}"
         )
 
 

@@ -28,8 +28,8 @@ def run_summarised(
     """Check the arguments, attend, and return ``(..., H, L, d_v)``."""
     if is_causal:
         raise NotImplementedError(
-            "summarised attention is not causal: groups and summaries hold all positions; expected is_causal=False, or a "
-            "feature map"
+            "summarised attention is not causal: groups and summaries hold all positions; expected is_causal=False, "
+            "or a feature map"
         )
     paired = cu_seqlens is not None
     inputs = check(query, key, value, None, paired=paired, key_padding_mask=key_padding_mask, scale=scale)

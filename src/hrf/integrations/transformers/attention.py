@@ -13,9 +13,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from hrf._attention import Denominator, attention
+from hrf._attention import Denominator, SummarisedAttention, attention
 from hrf.features.base import FeatureMap
-from hrf.integrations.transformers.interface import FITTED, add, check_name, refuse
+from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall
 from hrf.nn.maps import Maker, feature_map_for, maker_of
 from hrf.nn.values import drop_keys, unit_values
@@ -79,7 +79,7 @@ class _Attention:
             )
         return output.transpose(1, 2), weights
 
-    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
+    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap | SummarisedAttention:
         raise NotImplementedError
 
 
@@ -116,16 +116,40 @@ class _Fitted(_Attention):
         return phi
 
 
+class _Summarised(_Attention):
+    """Attention by summaries, which needs no map; causal layers are refused."""
+
+    def map_of(self, module: nn.Module, call: AttentionCall) -> SummarisedAttention:
+        return SummarisedAttention()
+
+
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
     maps: dict[str, FeatureMap] = module.__dict__.setdefault("hrf_maps", {})
     return maps
 
 
 add(FITTED, _Fitted())
+add(SUMMARISED, _Summarised())
 
 
-def attend(call: AttentionCall, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
+def attend(
+    call: AttentionCall,
+    feature_map: FeatureMap | SummarisedAttention,
+    denominator: str | Denominator = "clamp",
+) -> Tensor:
     """Run `hrf.attention` for a call: ``(B, H, L, d_v)``. A cache may hold more keys than there are causal queries."""
+    if isinstance(feature_map, SummarisedAttention):
+        # Outputs of padding are read by nobody.
+        return attention(
+            call.query,
+            call.key,
+            call.value,
+            feature_map,
+            is_causal=call.is_causal and call.query.shape[2] > 1,
+            key_padding_mask=call.ignore,
+            query_padding_mask=call.ignore if call.is_self else None,
+            scale=call.scale,
+        )
     feature_map.to(call.query.device)
     query, length, cached = call.query, call.query.shape[2], call.key.shape[2] - call.query.shape[2]
     if call.is_causal:
