@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, log_bound
-from hrf._attention.visible import Visible, bounded, of_all
-from hrf.numerics import Features
+from hrf._attention.visible import Visible, VisibleChunk, bounded, of_all
+from hrf.numerics import Features, can_look
 
 __all__ = ["Outputs", "Quotients"]
 
@@ -51,14 +51,15 @@ class Quotients:
         self._small[some] = small
         traced = values.requires_grad
         out = values[..., :-1] / used if traced else torch.div(values[..., :-1], used, out=self._places[some])
+        kept = out
         if self._call.rule.replaces:
-            out, moved = bounded(out, small, self._visible.map(lambda t: t[rows]))
+            kept, moved = bounded(out, small, self._visible.part(rows))
             if moved is not None:
                 self._clipped[some] = moved.any(-1, keepdim=True)
         if traced:
-            self._traced.append(out.flatten(0, 1))
-        elif self._call.rule.replaces:
-            self._places[some] = out
+            self._traced.append(kept.flatten(0, 1))
+        elif kept is not out:
+            self._places[some] = kept
         end = some[1].stop
         self._row, self._token = (self._row, end) if end < self._x.shape[1] else (rows.stop, 0)
 
@@ -85,6 +86,7 @@ class Outputs(NamedTuple):
         used: the numbers divided by, ``(N, L, 1)``, at the scale of the sums.
         log_scale: the scale of the sums, ``(N, L, 1)``.
         small: which denominators were too small, ``(N, L, 1)``.
+        clipped: rows with an output that was moved into the box, ``(N, L, 1)``.
         moved: which outputs were moved into the box, ``(N, L, d_v)``; ``None`` for maps without signs.
     """
 
@@ -92,6 +94,7 @@ class Outputs(NamedTuple):
     used: Tensor
     log_scale: Tensor
     small: Tensor
+    clipped: Tensor
     moved: Tensor | None = None
 
     @classmethod
@@ -100,12 +103,13 @@ class Outputs(NamedTuple):
         n, _, width = sums.shape
         used, values = sums.new_empty(n, length, 1), sums.new_empty(n, length, width - 1)
         moved = torch.zeros_like(values, dtype=torch.bool) if signed else None
-        return cls(values, used, torch.empty_like(used), torch.empty_like(used, dtype=torch.bool), moved)
+        small, clipped = (torch.zeros_like(used, dtype=torch.bool) for _ in range(2))
+        return cls(values, used, torch.empty_like(used), small, clipped, moved)
 
-    def fill(self, call: Call, rows: slice, x: Tensor, sums: Features, visible: Visible) -> None:
+    def fill(self, call: Call, rows: slice, x: Tensor, sums: Features, seen: Visible | VisibleChunk) -> None:
         """Divide the sums of some rows, ``(N, rows, d_v + 1)``; x are their queries, ``(B, H, rows, d)``, scaled."""
-        seen = call.moments if call.moments.shape[2] == 1 else call.moments[:, :, rows]
-        bound = log_bound(call.feature_map, x, seen)
+        moments = call.moments if call.moments.shape[2] == 1 else call.moments[:, :, rows]
+        bound = log_bound(call.feature_map, x, moments)
         denominators = sums.values[..., -1:]
         used, small = call.rule.settle(
             denominators, sums.log_scale, None if bound is None else bound.flatten(0, 1)
@@ -113,16 +117,15 @@ class Outputs(NamedTuple):
         self.used[:, rows], self.log_scale[:, rows], self.small[:, rows] = used, sums.log_scale, small
         out = torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
         if call.rule.replaces:
-            found, moved = bounded(out, small, visible)
+            found, moved = bounded(out, small, seen)
             if found is not out:
                 self.values[:, rows] = found
             if moved is not None and self.moved is not None:
-                self.moved[:, rows] = moved
+                self.moved[:, rows], self.clipped[:, rows] = moved, moved.any(-1, keepdim=True)
 
     def count_rows(self, call: Call, lead: torch.Size) -> None:
         """Count small denominators and clipped rows of B and H = ``lead``."""
-        clipped = None if self.moved is None else self.moved.any(-1, keepdim=True)
-        call.rule.count(self.small.unflatten(0, lead), call.moments[..., :1], clipped)
+        call.rule.count(self.small.unflatten(0, lead), call.moments[..., :1], self.clipped.unflatten(0, lead))
 
     def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> Tensor:
         """Return the gradients of the sums of some rows at ``log_scale``: ``(N, rows, d_v + 1)``.
@@ -132,7 +135,7 @@ class Outputs(NamedTuple):
         """
         values, used, before, small = (tensor[:, rows] for tensor in self[:4])
         used = used * (before - log_scale).exp()
-        if self.moved is not None:
+        if self.moved is not None and (not can_look(grad) or self.clipped[:, rows].any()):
             grad = grad.masked_fill(self.moved[:, rows], 0)
         out = grad.new_empty(*grad.shape[:-1], grad.shape[-1] + 1)
         torch.div(grad, used, out=out[..., :-1])

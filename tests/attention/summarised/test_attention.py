@@ -150,6 +150,10 @@ def test_refusals():
         hrf.SummarisedAttention(tolerance=-1)
     with pytest.raises(ValueError, match="target_error"):
         hrf.SummarisedAttention(tolerance="auto")
+    with pytest.raises(ValueError, match="independent"):
+        hrf.attention(
+            q, k, v, hrf.Positive(4, n_projections=8), query_padding_mask=torch.ones(1, 8, dtype=torch.bool)
+        )
     with pytest.raises(ValueError, match="query_padding_mask"):
         hrf.attention(
             q, k, v, hrf.SummarisedAttention(), query_padding_mask=torch.ones(1, 3, dtype=torch.bool)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
@@ -19,13 +19,14 @@ from hrf._attention.loops.jit import jit
 __all__ = ["COLUMNS", "ROWS", "WIDE", "add_product", "add_product_transposed", "padded"]
 
 ROWS, COLUMNS = 8, 8  # matrix sizes are multiples of these
-WIDE = 32  # columns of most tiles
+# Rows and columns of most tiles: as many sums as there are registers, and a few registers left.
+TALL, WIDE = (8, 32) if binding.get_host_cpu_features().get("avx512f") else (4, 16)
 
 Array = NDArray[np.floating]
 
 
-def _tile(columns: int, *, transposed: bool) -> Any:
-    """Return a function that adds `ROWS` × ``columns`` entries of a product to another matrix.
+def _tile(n_rows: int, columns: int, *, transposed: bool) -> Any:
+    """Return a function that adds ``n_rows`` × ``columns`` entries of a product to another matrix.
 
     There is one for a left matrix and one for its transpose: known strides need fewer instructions.
     """
@@ -54,7 +55,7 @@ def _tile(columns: int, *, transposed: bool) -> Any:
                 place = builder.gep(data, [builder.add(builder.mul(row, width), column)])
                 return builder.bitcast(place, vector.as_pointer())
 
-            rows = [builder.add(row, number(i)) for i in range(ROWS)]
+            rows = [builder.add(row, number(i)) for i in range(n_rows)]
             places = [of(c.data, i) for i in rows]
             sums = [cgutils.alloca_once(builder, vector) for _ in rows]
             for place, total in zip(places, sums, strict=True):
@@ -80,8 +81,9 @@ def _tile(columns: int, *, transposed: bool) -> Any:
     return add_tile
 
 
-_add_wide, _add_narrow = _tile(WIDE, transposed=False), _tile(COLUMNS, transposed=False)
-_add_wide_transposed, _add_narrow_transposed = _tile(WIDE, transposed=True), _tile(COLUMNS, transposed=True)
+_add_wide, _add_narrow = _tile(TALL, WIDE, transposed=False), _tile(ROWS, COLUMNS, transposed=False)
+_add_wide_transposed = _tile(TALL, WIDE, transposed=True)
+_add_narrow_transposed = _tile(ROWS, COLUMNS, transposed=True)
 
 
 @jit
@@ -91,9 +93,10 @@ def add_product(out: Array, left: Array, right: Array) -> None:
     All are contiguous, m is a multiple of `ROWS` and n of `COLUMNS`.
     """
     wide = out.shape[1] // WIDE * WIDE
-    for row in range(0, out.shape[0], ROWS):
+    for row in range(0, out.shape[0], TALL):
         for column in range(0, wide, WIDE):
             _add_wide(out, left, right, row, column)
+    for row in range(0, out.shape[0], ROWS):
         for column in range(wide, out.shape[1], COLUMNS):
             _add_narrow(out, left, right, row, column)
 
@@ -102,9 +105,10 @@ def add_product(out: Array, left: Array, right: Array) -> None:
 def add_product_transposed(out: Array, left: Array, right: Array) -> None:
     """Add ``left.T @ right`` to ``out (m, n)``, for ``left (k, m)`` and ``right (k, n)``; sizes as in `add_product`."""
     wide = out.shape[1] // WIDE * WIDE
-    for row in range(0, out.shape[0], ROWS):
+    for row in range(0, out.shape[0], TALL):
         for column in range(0, wide, WIDE):
             _add_wide_transposed(out, left, right, row, column)
+    for row in range(0, out.shape[0], ROWS):
         for column in range(wide, out.shape[1], COLUMNS):
             _add_narrow_transposed(out, left, right, row, column)
 
