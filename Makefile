@@ -4,10 +4,12 @@ BIN    := $(VENV)/bin
 
 export HRF_DATA ?= ../shared/data
 OUT ?= results
+FUZZ_MINUTES ?= 60
+OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo reproduce test test-all lint types unit slow docs bench bench-compare bench-attention-quality example-minilm example-sampled-softmax \
+.PHONY: demo reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -51,6 +53,17 @@ test: lint                 ## lints, type-checks, tests
 
 test-all: test slow        ## what CI runs
 
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
+	@touch $@
+
+test-oldest: $(OLDEST)/.installed   ## the tests, with the oldest versions that pyproject.toml admits
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest -n 2
+
+fuzz: $(VENV)/.installed   ## property tests on random cases for an hour, or FUZZ_MINUTES, until one fails
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --minutes $(FUZZ_MINUTES)
+
 docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -79,4 +92,4 @@ supported-models: $(VENV)/.installed   ## write the table of docs/supported-mode
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.supported_models
 
 clean:           ## remove the environment, compiled loops, results and the site
-	rm -rf $(VENV) src/hrf/_attention/loops/__pycache__ results site
+	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_attention/loops/__pycache__ results site

@@ -17,6 +17,7 @@ ROOMS = [
     "atomic_write",
     "numerics",
     "registry",
+    "handles",
     "tuning",
     "kernels",
     "theory",

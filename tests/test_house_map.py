@@ -52,7 +52,7 @@ def house(tmp_path, monkeypatch):
     package.mkdir(parents=True)
     (tmp_path / "hrf" / "a.py").write_text(
         "import b, base\n"
-        "def start(): return [step(i) for i in range(2)]\n"
+        "def start(): return list(step(i) for i in range(2))\n"
         "def step(i): return b.work(finish) if i else base.check()\n"
         "def finish(): return base.check()\n"
         "class Room:\n"
@@ -71,7 +71,16 @@ def house(tmp_path, monkeypatch):
 
 def test_the_deepest_stack_is_found(house):
     found = house_map.trace(importlib.import_module("a").start, house)
-    assert [function for _, function in found.deepest] == ["start", "step", "work", "finish", "check", "work"]
+    assert [function for _, function in found.deepest] == [
+        "start",
+        "<genexpr>",
+        "step",
+        "work",
+        "finish",
+        "check",
+        "work",
+    ]
+    assert [function for _, function in found.way] == ["start", "step", "work", "finish", "check", "work"]
     assert house_map.hops(found.deepest) == ["a.py", "b.py", "a.py", "features/base.py", "b.py"]
     assert found.files == {"a.py", "b.py", "features/base.py"}
 
@@ -79,6 +88,16 @@ def test_the_deepest_stack_is_found(house):
 def test_back_and_forth_is_found_unless_through_the_contract(house):
     found = house_map.trace(importlib.import_module("a").start, house)
     assert found.back_and_forth == {("a.py", "b.py")}
+
+
+def test_back_and_forth_and_depth_are_complained_about(house):
+    found = house_map.trace(importlib.import_module("a").start, house)
+    assert house_map.complaints({"`advise`": found}) == ["`advise` goes back and forth: a.py → b.py → a.py"]
+    deep = house_map.Trace(deepest=[("a.py", f"f{i}") for i in range(house_map.DEEPEST_ATTENTION + 1)])
+    (said,) = house_map.complaints({"`attention`, `Positive`": deep, "`advise`": deep})
+    assert said.startswith("`attention`, `Positive` is 10 calls deep: a.py: f0 → a.py: f1")
+    deep.deepest.pop()
+    assert not house_map.complaints({"`attention`, `Positive`": deep})
 
 
 def test_the_way_does_not_end_in_a_property(house):

@@ -1,10 +1,11 @@
 """Draw the map of the house in CONTRIBUTING.md: the files that a vector passes on its way through each consumer.
 
 Each of the `ways` runs once to warm up and once under a profiler that looks at calls of functions in ``src``. The map
-shows its deepest stack of calls as a chain of files, with consecutive functions of one file taken together; decorators
-and properties at the end are left out.
+shows its deepest stack of calls as a chain of files, with consecutive functions of one file taken together; decorators,
+comprehensions and properties at the end are left out. Depths count every call, comprehensions and generators too.
 
     python -m tools.house_map            write the map into CONTRIBUTING.md (make house-map)
+    python -m tools.house_map --check    compare it instead, and check depths and back-and-forth
     python -m tools.house_map --depth    also print depths in calls, and where calls go back and forth between two files
 
 Numba is hidden and PyTorch has one thread, so that the map does not depend on the machine: it shows the PyTorch twin
@@ -29,7 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["Trace", "filled", "hops", "house_map", "shown", "trace"]
+__all__ = ["Trace", "complaints", "filled", "hops", "house_map", "shown", "trace"]
 
 ROOT = Path(__file__).parents[1]
 SOURCE, PAGE = ROOT / "src", ROOT / "CONTRIBUTING.md"
@@ -38,8 +39,10 @@ BEGIN, END = "<!-- house map: written by make house-map -->", "<!-- end -->"
 # Consumers call maps, and maps their parts, through this file: calls that go there and back are no detour.
 CONTRACT = "features/base.py"
 
-# Parts of a function that Python calls like functions.
-_INNER = {"<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<module>"}
+DEEPEST_ATTENTION = 9  # calls of attention on top of each other, at most
+
+# Parts of a function that Python calls like functions; which of them depends on its version.
+_INNER = {"<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>"}
 
 Call = tuple[str, str]  # file and function
 
@@ -50,7 +53,7 @@ class Trace:
 
     Attributes:
         deepest: the first of the deepest stacks of calls, outermost call first.
-        way: the same among stacks that do not end in a property: reading one is no work.
+        way: the same without comprehensions, among stacks that do not end in a property: reading one is no work.
         files: all files that were visited.
         back_and_forth: files A, B of calls A → B → A, the contract left out.
     """
@@ -65,8 +68,9 @@ class Trace:
         self.files.add(stack[-1][0])
         if len(stack) > len(self.deepest):
             self.deepest = stack
-        if len(stack) > len(self.way) and not is_property:
-            self.way = stack
+        named = [call for call in stack if call[1] not in _INNER]
+        if len(named) > len(self.way) and not is_property:
+            self.way = named
         match hops(stack)[-3:]:
             case [first, middle, last] if first == last and CONTRACT not in (first, middle):
                 self.back_and_forth.add((first, middle))
@@ -93,7 +97,7 @@ def trace(way: Callable[[], object], source: Path = SOURCE) -> Trace:
     found, prefix = Trace(), f"{source}{os.sep}"
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and _counts(frame, prefix):
+        if event == "call" and frame.f_code.co_filename.startswith(prefix):
             found.see(_stack(frame, prefix), _is_property(frame))
 
     sys.setprofile(profile)
@@ -102,10 +106,6 @@ def trace(way: Callable[[], object], source: Path = SOURCE) -> Trace:
     finally:
         sys.setprofile(None)
     return found
-
-
-def _counts(frame: FrameType, prefix: str) -> bool:
-    return frame.f_code.co_filename.startswith(prefix) and frame.f_code.co_name not in _INNER
 
 
 def _is_property(frame: FrameType) -> bool:
@@ -120,7 +120,7 @@ def _stack(innermost: FrameType, prefix: str) -> list[Call]:
     calls: list[Call] = []
     frame: FrameType | None = innermost
     while frame is not None:
-        if _counts(frame, prefix):
+        if frame.f_code.co_filename.startswith(prefix):
             file = Path(frame.f_code.co_filename.removeprefix(prefix)).as_posix()
             calls.append((file.removeprefix("hrf/"), frame.f_code.co_name))
         frame = frame.f_back
@@ -155,7 +155,7 @@ def ways() -> dict[str, Callable[[], object]]:
         ),
         "`SoftmaxSampler.sample`": lambda: sampler.sample(flat_q, 5),
         "`advise`": lambda: hrf.advise(flat_q, flat_k, budget=32),
-        "`hrf reproduce lambda --quick`": _reproduce,
+        "`hrf reproduce ptb-metrics --quick`": _reproduce,
         "`convert`, a Hugging Face model": _convert,
     }
     return {name: _without_gradients(way) for name, way in made.items()}
@@ -172,12 +172,14 @@ def _without_gradients(way: Callable[[], object]) -> Callable[[], object]:
 
 
 def _reproduce() -> None:
-    """Run the command as the console script does; its output is of no interest here."""
+    """Run the command as the console script does; its output is of no interest here. It trains a model."""
+    import torch
+
     from hrf.cli import main
 
-    before = sys.argv
-    with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(io.StringIO()):
-        sys.argv = ["hrf", "reproduce", "lambda", "--quick", "--out", out]
+    before, silent = sys.argv, contextlib.redirect_stdout(io.StringIO())
+    with tempfile.TemporaryDirectory() as out, silent, torch.enable_grad():
+        sys.argv = ["hrf", "reproduce", "ptb-metrics", "--quick", "--out", out]
         try:
             main()
         except SystemExit as end:
@@ -220,6 +222,17 @@ def depths(traces: dict[str, Trace]) -> str:
     return "\n".join(lines)
 
 
+def complaints(traces: dict[str, Trace]) -> list[str]:
+    """Say where calls go back and forth between two files, and which attention is deeper than `DEEPEST_ATTENTION`."""
+    found = []
+    for name, seen in traces.items():
+        found += [f"{name} goes back and forth: {a} → {b} → {a}" for a, b in sorted(seen.back_and_forth)]
+        if name.startswith("`attention`") and len(seen.deepest) > DEEPEST_ATTENTION:
+            calls = " → ".join(f"{file}: {function}" for file, function in seen.deepest)
+            found.append(f"{name} is {len(seen.deepest)} calls deep: {calls}")
+    return found
+
+
 def filled(text: str, made: str) -> str:
     """Return the text of a page with the map between its markers."""
     text, n = re.subn(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{made}\n{END}", text, flags=re.DOTALL)
@@ -232,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the map, or compare it with the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.house_map", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit code 1 if the page has another map"
+        "--check",
+        action="store_true",
+        help="write nothing; exit code 1 for another map, depth or back-and-forth",
     )
     parser.add_argument(
         "--depth", action="store_true", help="print depths and back-and-forth between two files"
@@ -251,10 +266,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     after = filled(before, house_map(traces))
     if not args.check:
         PAGE.write_text(after, encoding="utf-8")
-    elif before != after:
-        print(f"{PAGE.name} has another map than the code: run make house-map", file=sys.stderr)
-        return 1
-    return 0
+        return 0
+    wrong = complaints(traces)
+    if before != after:
+        wrong.append(f"{PAGE.name} has another map than the code: run make house-map")
+    print(*wrong, sep="\n", file=sys.stderr)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

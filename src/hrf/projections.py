@@ -135,6 +135,8 @@ def draw(
     """
     if kind not in _SAMPLERS:
         raise ValueError(f"projection is {kind!r}; expected one of {', '.join(KINDS)}")
+    if generator is not None and not isinstance(generator, Generator):
+        raise TypeError(f"generator is {generator!r}; expected torch.Generator().manual_seed(...) or None")
     n_heads = 1 if heads is None else check_count("heads", heads)
     n_projections, dim = check_count("n_projections", n_projections), check_count("dim", dim)
     omega = _SAMPLERS[kind](n_heads, n_projections, dim, generator)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 import hrf
 from advice import data
-from hrf.advice.candidates import Builder, proposals
+from hrf.advice.builder import Builder
+from hrf.advice.candidates import proposals
 from hrf.advice.cost import cost_in
 from hrf.advice.errors import Problem, attention_outputs
 

@@ -37,7 +37,12 @@ BOUNDS = torch.tensor([0, 4, 9])
             ValueError,
             "cannot honour arbitrary masks",
         ),
-        ((Q, K, V), {"key_padding_mask": torch.zeros(2, 9)}, TypeError, "torch.float32; expected a tensor"),
+        (
+            (Q, K, V),
+            {"key_padding_mask": torch.ones(2, 9)},
+            ValueError,
+            "float32 has values besides 0 and −inf",
+        ),
         ((Q, K, V), {"key_padding_mask": [[False] * 9] * 2}, TypeError, "is a list; expected a tensor"),
         (
             (Q, K, V),

@@ -38,7 +38,8 @@ def test_is_softmax_attention_where_the_estimate_is_exact(is_causal, scale):
 def test_padding_and_grouped_queries_are_those_of_pytorch():
     q, k, v = inputs(2, heads=4, key_heads=2)
     ignore = padding(2, 9)
-    expected = scaled_dot_product_attention(q, k, v, ~ignore[:, None, None], enable_gqa=True)
+    repeated = (t.repeat_interleave(2, -3) for t in (k, v))
+    expected = scaled_dot_product_attention(q, *repeated, ~ignore[:, None, None])
     torch.testing.assert_close(reference.attention(q, k, v, Exact(), key_padding_mask=ignore), expected)
 
 

@@ -86,6 +86,12 @@ def test_other_missing_modules_are_not_hidden(monkeypatch):
         CliRunner().invoke(cli.application(), ["reproduce", "--list"], catch_exceptions=False)
 
 
+def test_names_of_files_do_not_break_the_sentence():
+    assert run("advise", "a\nb\x85\x1b[2Jθ").stderr == (
+        "hrf: there are queries in a\\nb\\x85\\x1b[2Jθ but no keys; expected two files\n"
+    )
+
+
 def test_bar_shows_only_on_a_terminal(capsys):
     with report.progress() as advance:
         advance("FAVOR+", 1, 2)

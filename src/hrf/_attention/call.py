@@ -16,7 +16,6 @@ from hrf._attention.inputs import Inputs
 from hrf._attention.label_blocks import Part
 from hrf.features.base import FeatureMap
 from hrf.features.heads import of_heads
-from hrf.numerics import full_precision
 
 __all__ = ["Call", "Path", "runner"]
 
@@ -82,16 +81,12 @@ class Path(NamedTuple):
     backward: Callable[..., Sequence[Tensor | None]]
 
 
-def runner(path: Path, call: Call, tensors: Sequence[Tensor | None]) -> Callable[..., tuple[Tensor, ...]]:
-    """Return ``path.forward`` with gradients where some tensor wants them, and without autograd elsewhere."""
+def runner(path: Path, call: Call, tensors: Sequence[Tensor | None]) -> Callable[[], tuple[Tensor, ...]]:
+    """Bind ``path.forward`` to a call: with gradients where some tensor wants them, without autograd elsewhere."""
     wanted = call.learned or any(t is not None and t.requires_grad for t in tensors)
     if torch.is_grad_enabled() and wanted:
-        return partial(_with_gradients, path)
-    return torch.no_grad()(path.forward)
-
-
-def _with_gradients(path: Path, call: Call, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-    return _Attend.apply(path, call, *tensors, *call.learned)
+        return partial(_Attend.apply, path, call, *tensors, *call.learned)
+    return partial(torch.no_grad()(path.forward), call, *tensors)
 
 
 class _Attend(torch.autograd.Function):
@@ -109,7 +104,8 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @full_precision
     def backward(ctx: Any, *grads: Tensor) -> Any:
         saved = ctx.saved_tensors[: ctx.n_saved]
-        return None, None, *ctx.path.backward(ctx.call, saved, grads, ctx.needs_input_grad[2:])
+        # Autocast may be on where ``backward`` is called, and would take matrix products to half precision.
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return None, None, *ctx.path.backward(ctx.call, saved, grads, ctx.needs_input_grad[2:])

@@ -9,17 +9,21 @@ values (``visible.py``).
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
 from hrf._attention.inputs import Inputs
 from hrf.features.base import FeatureMap
+from hrf.handles import Handled
 from hrf.numerics import half_square
 
 __all__ = [
     "FLOOR",
     "RULES",
     "Denominator",
+    "Rule",
     "key_moments",
     "log_bound",
     "per_row",
@@ -27,10 +31,11 @@ __all__ = [
 ]
 
 FLOOR = 1e-3  # of the bound
-RULES = ("clamp", "raise", "none")
+Rule = Literal["clamp", "raise", "none"]
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 
-class Denominator:
+class Denominator(Handled):
     """A rule for denominators that are too small, and a count of what it did.
 
     A denominator is too small if it is negative, below `FLOOR` of its lower bound, or lost to underflow.
@@ -47,15 +52,15 @@ class Denominator:
         clipped: other rows with an output outside the box of the values, by more than rounding.
     """
 
-    def __init__(self, rule: str = "clamp") -> None:
+    def __init__(self, rule: Rule = "clamp") -> None:
         if rule not in RULES:
             raise ValueError(f"denominator is {rule!r}; expected one of {', '.join(RULES)}, or a Denominator")
-        self.rule = rule
+        self.rule: Rule = rule
         # Tensors, so that no device is waited for.
         self._rows = self._clamped = self._clipped = torch.zeros((), dtype=torch.long)
 
     @classmethod
-    def of(cls, rule: str | Denominator) -> Denominator:
+    def of(cls, rule: Rule | Denominator) -> Denominator:
         """Return a rule as it is, or make one from its name."""
         return rule if isinstance(rule, Denominator) else cls(rule)
 

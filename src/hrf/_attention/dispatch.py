@@ -2,7 +2,8 @@
 
 Reading order:
 
-    function.py        `hrf.attention`: check the inputs, pick an engine here, run it
+    function.py        `hrf.attention`: run it, or in compiled code put operator.py into the graph
+    run.py             check the inputs, pick an engine here, run it; masks.py reads attn_mask
     inputs.py          checked inputs in one form; packing.py turns packed sequences into batches of them
     call.py            what a call fixes beside its tensors; a `Path` is prepare, forward and backward
     rows.py            the path of the engines that go by rows: angular/stream.py, clustered/bidirectional.py

@@ -6,32 +6,41 @@ import torch
 from torch import Tensor
 
 from hrf._attention.call import runner
-from hrf._attention.denominator import Denominator
+from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
-from hrf._attention.inputs import check, check_query_padding, uncompiled
+from hrf._attention.inputs import check, check_map
+from hrf._attention.masks import read_mask
+from hrf._attention.operator import Operands, call_with_map, implemented_by
 from hrf._attention.packing import Packing
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.summarised.run import run_summarised
+from hrf._attention.values import drop_keys
 from hrf.features.base import FeatureMap
 
 __all__ = ["attention"]
 
 
-@uncompiled
+@implemented_by
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     feature_map: FeatureMap | SummarisedAttention,
     *,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     key_padding_mask: Tensor | None = None,
     query_padding_mask: Tensor | None = None,
     scale: float | None = None,
-    denominator: str | Denominator = "clamp",
+    enable_gqa: bool = False,
+    denominator: Rule | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention whose weights are the estimates of a feature map: Σ K̂(x, y) v / Σ K̂(x, y), in linear time.
+
+    It takes the arguments of `torch.nn.functional.scaled_dot_product_attention`, and a map. `torch.compile` puts it in
+    a graph as one operator; a compiled backward pass runs the forward pass once more.
 
     Args:
         query: ``(..., H, L, d)``, float16, bfloat16, float32 or float64; the computation is in float32 or
@@ -40,14 +49,19 @@ def attention(
         value: ``(..., H_kv, S, d_v)``.
         feature_map: a map of the softmax kernel, or of the Gaussian kernel for attention with that. A map with
             heads has one per query head. Or a `hrf.SummarisedAttention`, which has no features.
+        attn_mask: mask that broadcasts to ``(..., H, L, S)``, booleans, True to attend, or 0 and −inf, to be added to
+            logits. It may hide padding, the same keys for all queries and heads, and keys after the query; any other
+            mask is refused. To read it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
+        dropout_p: probability to drop a key, for all queries of a head at once; the other values are scaled up.
         is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
             the square of the length.
-        key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator.
+        key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator; or 0 and −inf.
             A query that sees no key gives zeros.
-        query_padding_mask: booleans ``(..., L)``, True for queries that are padding: their output is zeros. In
-            `hrf.SummarisedAttention` queries share summaries, and padding must be told from them.
+        query_padding_mask: booleans ``(..., L)``, True for padding among the queries of a `hrf.SummarisedAttention`,
+            whose queries share summaries: their output is zeros. Feature maps need none, and refuse it.
         scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.
+        enable_gqa: accepted and without effect: H may always be a multiple of H_kv.
         denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from. With
             ``"clamp"``, a row whose denominator is far too small returns the mean of the values it sees, and all
             other outputs are clipped to the coordinate-wise minimum and maximum of these values.
@@ -63,29 +77,49 @@ def attention(
     >>> hrf.attention(q, k, v, phi).shape
     torch.Size([2, 4, 1000, 16])
     """
-    if query_padding_mask is not None:
-        check_query_padding(query_padding_mask, query)
+    if dropout_p:
+        value = drop_keys(value, dropout_p)
     if isinstance(feature_map, SummarisedAttention):
         return run_summarised(
             query,
             key,
             value,
             feature_map,
+            attn_mask=attn_mask,
             is_causal=is_causal,
             key_padding_mask=key_padding_mask,
             query_padding_mask=query_padding_mask,
             scale=scale,
             cu_seqlens=cu_seqlens,
         )
+    if query_padding_mask is not None:
+        raise ValueError(
+            "query_padding_mask came with a feature map, whose queries are independent; expected None"
+        )
+    if torch.compiler.is_compiling():
+        check_map(feature_map)
+        operands = Operands(
+            query,
+            key,
+            value,
+            source=feature_map.handle,
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            cu_seqlens=cu_seqlens,
+            counts=denominator.handle if isinstance(denominator, Denominator) else None,
+            rule=denominator.rule if isinstance(denominator, Denominator) else denominator,
+            is_causal=is_causal,
+            scale=scale,
+        )
+        return call_with_map(operands, feature_map)
+    hidden = None
+    if attn_mask is not None:
+        causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
+        is_causal = is_causal or causal
+    paired = is_causal or cu_seqlens is not None
     inputs = check(
-        query,
-        key,
-        value,
-        feature_map,
-        paired=is_causal or cu_seqlens is not None,
-        key_padding_mask=key_padding_mask,
-        scale=scale,
-    )
+        query, key, value, feature_map, paired=paired, key_padding_mask=key_padding_mask, scale=scale
+    ).hiding(hidden)
     rule, engine = Denominator.of(denominator), engine_for(feature_map)
     path = engine.causal if is_causal else engine.bidirectional
     rows = inputs.for_map(feature_map)
@@ -95,6 +129,5 @@ def attention(
     with torch.autocast(query.device.type, enabled=False):
         for piece in [rows] if packing is None else packing.batches():
             call, tensors = path.prepare(piece, feature_map, rule)
-            outputs.append(runner(path, call, tensors)(call, *tensors)[0])
-    output = inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))
-    return output if query_padding_mask is None else output.masked_fill(query_padding_mask[..., None, :, None], 0)
+            outputs.append(runner(path, call, tensors)()[0])
+    return inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))

@@ -7,24 +7,15 @@ query heads. Engines see them as rows: position p of the query is rows p·groups
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hrf._attention.masks import padding
 from hrf.features.base import FeatureMap
 
-__all__ = ["Inputs", "check", "check_map", "check_query_padding", "uncompiled"]
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep the compiler out: engines are loops over blocks with backward passes by hand."""
-    return cast("Callable[P, R]", torch.compiler.disable(function))
+__all__ = ["Inputs", "check", "check_map", "check_query_padding"]
 
 
 class Inputs(NamedTuple):
@@ -54,6 +45,13 @@ class Inputs(NamedTuple):
     def groups(self) -> int:
         """Number of query heads that share a key head."""
         return self.query.shape[1] // self.key.shape[1]
+
+    def hiding(self, keys: Tensor | None) -> Inputs:
+        """Return the inputs with more keys to ignore, booleans ``(..., S)``."""
+        if keys is None or not bool(keys.any()):
+            return self
+        keys = keys.reshape(len(self.key), -1)
+        return self._replace(ignore=keys if self.ignore is None else self.ignore | keys)
 
     def for_map(self, feature_map: FeatureMap) -> Inputs:
         """Give each grouped query a row of its own; repeat key heads instead if the map has heads."""
@@ -117,9 +115,9 @@ def check(
     for tensor in (query, key, value):
         dtype = torch.promote_types(dtype, tensor.dtype)
     query, key, value = (tensor.reshape(size, *tensor.shape[-3:]) for tensor in (query, key, value))
-    ignore = _padding(key_padding_mask, (*batch, keys))
-    if ignore is not None:
-        ignore = ignore.reshape(size, keys)
+    ignore = None
+    if key_padding_mask is not None:
+        ignore = padding(key_padding_mask, (*batch, keys)).reshape(size, keys)
     return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch)
 
 
@@ -134,7 +132,8 @@ def check_query_padding(mask: Tensor, query: Tensor) -> None:
     expected = (*query.shape[:-3], query.shape[-2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
         raise ValueError(
-            f"query_padding_mask is a tensor of {mask.dtype} and shape {tuple(mask.shape)}; expected booleans {expected}"
+            f"query_padding_mask is a tensor of {mask.dtype} and shape {tuple(mask.shape)}; expected booleans "
+            f"{expected}"
         )
 
 
@@ -160,21 +159,3 @@ def _check_fit(query: Tensor, key: Tensor, feature_map: FeatureMap) -> None:
         raise ValueError(
             f"query has {query.shape[-3]} heads, the map has {feature_map.heads}; expected the same or None"
         )
-
-
-def _padding(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Return the padding mask if it is one."""
-    if mask is None:
-        return None
-    why = (
-        "linear attention never forms the weight of a pair, so it cannot honour arbitrary masks: "
-        "only padding of keys and is_causal"
-    )
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
-        raise TypeError(
-            f"key_padding_mask is {received}; expected a tensor of booleans, True to ignore ({why})"
-        )
-    if tuple(mask.shape) != shape:
-        raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}; expected {shape} ({why})")
-    return mask

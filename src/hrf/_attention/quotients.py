@@ -53,7 +53,7 @@ class Quotients:
         out = values[..., :-1] / used if traced else torch.div(values[..., :-1], used, out=self._places[some])
         kept = out
         if self._call.rule.replaces:
-            kept, moved = bounded(out, small, self._visible.map(lambda t: t[rows]))
+            kept, moved = bounded(out, small, self._visible.part(rows))
             if moved is not None:
                 self._clipped[some] = moved.any(-1, keepdim=True)
         if traced:
@@ -125,9 +125,7 @@ class Outputs(NamedTuple):
 
     def count_rows(self, call: Call, lead: torch.Size) -> None:
         """Count small denominators and clipped rows of B and H = ``lead``."""
-        call.rule.count(
-            self.small.unflatten(0, lead), call.moments[..., :1], self.clipped.unflatten(0, lead)
-        )
+        call.rule.count(self.small.unflatten(0, lead), call.moments[..., :1], self.clipped.unflatten(0, lead))
 
     def pull(self, grad: Tensor, rows: slice, log_scale: Tensor, rule: Denominator) -> Tensor:
         """Return the gradients of the sums of some rows at ``log_scale``: ``(N, rows, d_v + 1)``.

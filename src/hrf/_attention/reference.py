@@ -12,7 +12,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from hrf._attention.denominator import Denominator
+from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.inputs import check
 from hrf._attention.visible import Visible, bounded
 from hrf.features.base import FeatureMap
@@ -30,7 +30,7 @@ def attention(
     is_causal: bool = False,
     key_padding_mask: Tensor | None = None,
     scale: float | None = None,
-    denominator: str | Denominator = "clamp",
+    denominator: Rule | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Compute `hrf.attention`, argument for argument, in quadratic time and memory."""

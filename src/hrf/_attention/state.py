@@ -11,9 +11,10 @@ from typing_extensions import Self
 
 from hrf._attention.call import runner
 from hrf._attention.carry import Carry, Past
-from hrf._attention.denominator import Denominator
+from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
-from hrf._attention.inputs import check, uncompiled
+from hrf._attention.inputs import check
+from hrf._attention.operator import uncompiled
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.numerics import full_precision
@@ -47,7 +48,11 @@ class AttentionState:
     """
 
     def __init__(
-        self, feature_map: FeatureMap, *, scale: float | None = None, denominator: str | Denominator = "clamp"
+        self,
+        feature_map: FeatureMap,
+        *,
+        scale: float | None = None,
+        denominator: Rule | Denominator = "clamp",
     ) -> None:
         self.feature_map, self._path = feature_map, engine_for(feature_map).causal
         self.scale, self.denominator = scale, Denominator.of(denominator)
@@ -74,7 +79,7 @@ class AttentionState:
             self._check_size(rows.value)
             carry = Carry.of(self._tensors)
         call, tensors = self._path.prepare(rows, self.feature_map, self.denominator, carry)
-        out, state, log_scale, *visible = runner(self._path, call, tensors)(call, *tensors)
+        out, state, log_scale, *visible = runner(self._path, call, tensors)()
         if key.shape[-2]:
             total, low, high = visible
             moments = call.moments[:, :, -1:].clone()

@@ -41,6 +41,10 @@ class Visible(NamedTuple):
         low, high = (None if t is None else function(t) for t in (self.low, self.high))
         return Visible(function(self.total), low, high)
 
+    def part(self, some: slice) -> Visible:
+        """Restrict to some of the N."""
+        return self.map(lambda t: t[some])
+
     def mean(self) -> Tensor:
         """Return the mean; zeros where there are no values."""
         return self.total[..., :-1] / self.total[..., -1:].clamp(min=1)

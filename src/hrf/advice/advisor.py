@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from hrf.advice.candidates import Builder, Proposal, proposals
+from hrf.advice.builder import Builder
+from hrf.advice.candidates import Proposal, proposals
 from hrf.advice.cost import UNITS, cost_in, seconds
 from hrf.advice.data import Data
 from hrf.advice.errors import OBJECTIVES, Problem, predicted_error

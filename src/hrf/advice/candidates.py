@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import torch
-from torch import Generator, Tensor
-
-from hrf.advice.cost import Cost, largest_measured, largest_within
-from hrf.advice.errors import Problem
-from hrf.features.asymmetric import AsymmetricExponential
+from hrf.advice.builder import Builder
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
@@ -27,16 +22,12 @@ from hrf.features.hybrid import AngularHybrid, GaussianHybrid
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.fitting import ResidualFit, fit_residuals
 
-__all__ = ["Builder", "Proposal", "proposals"]
+__all__ = ["Proposal", "proposals"]
 
 _POINTS_PER_CLUSTER = 4
 _MOST_CLUSTERS = 256  # more take minutes to fit
 _MOST_PAIRED_CLUSTERS = 16  # for ``moments``, which holds a matrix per pair of clusters
 _EXACT_SHARE = 0.2
-# No map has more active features than this many times the budget, however cheap they are to compute, since
-# attention touches every one of them.
-_WIDEST = 16
-_TOO_SLOW = 1.25  # times the time allowed; less is noise
 
 
 class Proposal(NamedTuple):
@@ -55,73 +46,6 @@ class Proposal(NamedTuple):
     make: Callable[[], FeatureMap]
     note: str = ""
     apart: bool = False
-
-
-class Builder(NamedTuple):
-    """Data, budget and seed that maps are built from.
-
-    Attributes:
-        queries: ``(N, d)`` to fit to.
-        keys: ``(S, d)`` to fit to.
-        practice: the problem on the fitting data by which settings of a hybrid are chosen.
-        budget: a map may cost as much as positive features of this width.
-        unit: the unit of cost.
-        cost: cost of a map relative to the budget.
-        seed: seed of ω and of k-means.
-        most_features: the largest ``feature_dim`` allowed.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    practice: Problem
-    budget: int
-    unit: str
-    cost: Cost
-    seed: int
-    most_features: float = math.inf
-
-    @property
-    def dim(self) -> int:
-        """Length d of the vectors."""
-        return self.queries.shape[-1]
-
-    def generator(self) -> Generator:
-        """Return the source of ω, the same for every map, so that maps are compared on equal terms."""
-        return Generator().manual_seed(self.seed)
-
-    def fits(self, feature_map: FeatureMap) -> bool:
-        """Return whether a map is within the budget."""
-        wide = feature_map.active_width > _WIDEST * self.budget
-        wide = wide or feature_map.feature_dim > self.most_features
-        return not wide and self.fixed_cost(feature_map) <= 1 + 1e-9
-
-    def fixed_cost(self, feature_map: FeatureMap) -> float:
-        """Return the cost; FLOPs stand in for times, which vary, so that the set of maps does not."""
-        if self.unit == "time":
-            return feature_map.flops() / Positive(self.dim, n_projections=self.budget // 2).flops()
-        return self.cost(feature_map)
-
-    def slowness(self, feature_map: FeatureMap) -> float:
-        """Return how many times the budget a map takes, if time is the unit and it is clearly too slow; else 0."""
-        spent = self.cost(feature_map) if self.unit == "time" else 0.0
-        return spent if spent > _TOO_SLOW else 0.0
-
-    def size(self, build: Callable[[int], FeatureMap]) -> int:
-        """Return the largest number of projections within the budget; by time, 1 if even 1 is too slow."""
-        widest = largest_within(build, lambda phi: phi.active_width, _WIDEST * self.budget)
-        if math.isfinite(self.most_features) and build(1).feature_dim <= self.most_features:
-            widest = min(widest, largest_within(build, lambda phi: phi.feature_dim, self.most_features))
-        if self.unit != "time":
-            return min(widest, largest_within(build, self.cost, 1))
-        return min(widest, largest_measured(build, self.cost, 1, min(widest, self.budget // 2)))
-
-    def sized(self, build: Callable[..., FeatureMap]) -> FeatureMap:
-        """Build the largest map within the budget by ``build(n_projections=, generator=)``."""
-
-        def of_size(n_projections: int) -> FeatureMap:
-            return build(n_projections=n_projections, generator=self.generator())
-
-        return of_size(self.size(of_size))
 
 
 def proposals(builder: Builder) -> Iterator[Proposal]:
@@ -223,7 +147,7 @@ def _too_large(builder: Builder) -> Iterator[Proposal]:
     boundless = builder._replace(most_features=math.inf)
     for base in ("shifted", "shrunk", "moments", "separable"):
         for n in _numbers_of_clusters(boundless, base):
-            blank = _blank(builder, base, n, 2)
+            blank = builder.blank(base, n, 2)
             if blank.feature_dim > builder.most_features:
                 yield Proposal(f"clustered {base} {n}", "clustered", partial(copy.deepcopy, blank))
 
@@ -232,7 +156,7 @@ def _residual_map(
     builder: Builder, base: str, n: int, clusters: Callable[[int], ResidualFit], **arguments: Any
 ) -> FeatureMap:
     if base != "separable":
-        m = builder.size(partial(_blank, builder, base, n))
+        m = builder.size(partial(builder.blank, base, n))
         arguments |= {"n_projections": m, "features": "dense", "generator": builder.generator()}
     return ClusteredHybrid.fit(
         builder.queries, builder.keys, base=base, clusters=clusters(n), seed=builder.seed, **arguments
@@ -245,7 +169,7 @@ def _paired_map(builder: Builder, n: int) -> FeatureMap:
         builder.keys,
         n_clusters=(n, n),
         base="moments",
-        n_projections=builder.size(partial(_blank, builder, "moments", n)),
+        n_projections=builder.size(partial(builder.blank, "moments", n)),
         seed=builder.seed,
         generator=builder.generator(),
     )
@@ -260,7 +184,7 @@ def _numbers_of_clusters(builder: Builder, base: str) -> list[int]:
     most = _MOST_PAIRED_CLUSTERS if base == "moments" else _MOST_CLUSTERS
     n = _most_clusters(builder)
     series = [n >> shift for shift in range(0, n.bit_length() - 1, 2)]  # down to 2 or 4
-    return [n for n in series if n <= most and builder.fits(_blank(builder, base, n, 2))][:3][::-1]
+    return [n for n in series if n <= most and builder.fits(builder.blank(base, n, 2))][:3][::-1]
 
 
 def _most_clusters(builder: Builder) -> int:
@@ -268,24 +192,7 @@ def _most_clusters(builder: Builder) -> int:
     rows = min(len(builder.queries), len(builder.keys))
     n = 1
     while 2 * n <= min(rows // _POINTS_PER_CLUSTER, _MOST_CLUSTERS) and builder.fits(
-        _blank(builder, "separable", 2 * n, 2)
+        builder.blank("separable", 2 * n, 2)
     ):
         n *= 2
     return n
-
-
-def _blank(builder: Builder, base: str, n: int, n_projections: int) -> ClusteredHybrid:
-    """Build an unfitted map of the right sizes, whose cost is known before any data are clustered."""
-    d, centers = builder.dim, torch.zeros(n, builder.dim)
-    common: dict[str, Any] = {
-        "n_projections": n_projections,
-        "projection": "iid",
-        "generator": builder.generator(),
-    }
-    inner: FeatureMap | None = None
-    if base == "moments":
-        inner = Exponential(d, matrix=torch.full((n * n, d), 2.0), heads=n * n, **common)
-    elif base != "separable":
-        inner = AsymmetricExponential(d, matrix=2 * torch.eye(d), **common)
-    shrinkage = torch.ones(()) if base == "shrunk" else None
-    return ClusteredHybrid(centers, centers, base=base, feature_map=inner, shrinkage=shrinkage)

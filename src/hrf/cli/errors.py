@@ -40,5 +40,7 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 
 def _stopped(sentence: str, code: int = 2) -> SystemExit:
-    print(f"hrf: {sentence}", file=sys.stderr)
+    # Names of files may hold line breaks and codes that move the cursor.
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in sentence)
+    print(f"hrf: {shown}", file=sys.stderr)
     return SystemExit(code)

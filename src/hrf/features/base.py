@@ -25,6 +25,7 @@ from hrf import atomic_write, kernels, tuning
 from hrf.features.encoding import encode
 from hrf.features.flops import Flops
 from hrf.features.streaming import Table
+from hrf.handles import Handled
 from hrf.numerics import Features, check_finite, check_range, full_precision, is_traced
 from hrf.projections import Projections
 from hrf.registry import Registered
@@ -69,6 +70,12 @@ class Linearised(Registered, nn.Module):
     def estimate(self, x: Tensor, y: Tensor) -> Tensor:
         """Estimate every pair: ``(..., L, d), (..., S, d) -> (..., L, S)``."""
         return self.scaled_estimate(*self._checked_pair(x, y)).unscaled()
+
+    def forward(self, *args: Any) -> Tensor:
+        """Refuse to guess a side."""
+        raise TypeError(
+            f"{type(self).__name__} has two sides; call phi.queries(x) or phi.keys(y), not phi(x)"
+        )
 
     @property
     def unbiased(self) -> bool:
@@ -196,7 +203,7 @@ class Linearised(Registered, nn.Module):
         return x.to(dtype), y.to(dtype)
 
 
-class FeatureMap(Linearised):
+class FeatureMap(Handled, Linearised):
     """A random feature map: ``queries(x) @ keys(y).mT`` estimates a kernel.
 
     Attributes:

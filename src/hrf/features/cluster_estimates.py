@@ -7,7 +7,6 @@ the default map.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from typing_extensions import override
 
 from hrf import kernels
 from hrf.features.cluster_features import ClusterFeatures
-from hrf.features.grouping import by_pairs, gather_rows, look_up
+from hrf.features.grouping import PairGroups, gather_rows, look_up
 from hrf.numerics import Features, common_scale
 from hrf.projections import draw
 
@@ -58,7 +57,9 @@ class ClusterEstimates(ClusterFeatures):
     def _base_pairwise(self, x: Tensor, y: Tensor, g: _Geometry) -> Features:
         if self.per_pair:
             assert self.feature_map is not None
-            return Features(*self._by_pairs(self.feature_map.scaled_estimate, x, y, g))
+            pairs = self._pair_groups(x, y, g)
+            values, log_scale = self.feature_map.scaled_estimate(pairs.queries, pairs.keys)
+            return Features(pairs.in_order(values), pairs.in_order(log_scale))
         log_weight = self._log_weight(x, y, g)
         one = Features(torch.ones_like(log_weight), torch.zeros_like(log_weight))
         if self.feature_map is None:
@@ -83,8 +84,8 @@ class ClusterEstimates(ClusterFeatures):
     def _base_log_mse(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
         inner = self.feature_map
         if self.per_pair and inner is not None:
-            (log_mse,) = self._by_pairs(lambda u, v: [inner._log_mse(u, v)], x, y, g)
-            return log_mse
+            pairs = self._pair_groups(x, y, g)
+            return pairs.in_order(inner._log_mse(pairs.queries, pairs.keys))
         u, v = x - g.query_center, y - g.key_center
         log_residual = kernels.log_softmax_kernel(u, v)
         log_weight = self._log_weight(x, y, g)
@@ -111,10 +112,8 @@ class ClusterEstimates(ClusterFeatures):
         counts = members.sum(-1, keepdim=True)
         return torch.where(counts > 0, members @ y / counts.clamp(min=1), self.key_centers.to(y.dtype))
 
-    def _by_pairs(
-        self, function: Callable[[Tensor, Tensor], Sequence[Tensor]], x: Tensor, y: Tensor, g: _Geometry
-    ) -> list[Tensor]:
-        return by_pairs(function, x, y, g.i, g.j, (self.n_q, self.n_k), with_heads=self.heads is not None)
+    def _pair_groups(self, x: Tensor, y: Tensor, g: _Geometry) -> PairGroups:
+        return PairGroups.of(x, y, g.i, g.j, (self.n_q, self.n_k), with_heads=self.heads is not None)
 
     def _log_weight(self, x: Tensor, y: Tensor, g: _Geometry) -> Tensor:
         """Return the exact exponent xᵀrⱼ + rᵢᵀy' of every pair: ``(..., L, S)``."""

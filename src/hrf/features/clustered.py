@@ -21,6 +21,7 @@ base           estimate for a pair of clusters                                  
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -162,6 +163,10 @@ class ClusteredHybrid(ClusterEstimates):
             generator: the source of ω.
         """
         settings = {name: value for name, value in locals().items() if name in _SETTINGS}
+        if not isinstance(n_clusters, Sequence) or len(n_clusters) != 2:
+            raise TypeError(
+                f"n_clusters is {n_clusters!r}; expected clusters of queries and of keys, as in (2, 2)"
+            )
         x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
         return cls._fitted(x, y, settings, clusters, generator)
 

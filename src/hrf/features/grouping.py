@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn.functional import one_hot
 from hrf.features.base import Side
 from hrf.numerics import Features
 
-__all__ = ["Active", "Groups", "by_pairs", "gather_rows", "look_up"]
+__all__ = ["Active", "Groups", "PairGroups", "gather_rows", "look_up"]
 
 
 class Active(NamedTuple):
@@ -88,30 +87,38 @@ def look_up(table: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return rows.take_along_dim(j.unsqueeze(-2).expand(*i.shape, -1), -1)
 
 
-def by_pairs(
-    function: Callable[[Tensor, Tensor], Sequence[Tensor]],
-    x: Tensor,
-    y: Tensor,
-    i: Tensor,
-    j: Tensor,
-    n_clusters: tuple[int, int],
-    *,
-    with_heads: bool,
-) -> list[Tensor]:
-    """Apply ``function`` to the members of every pair of clusters and put the results in order: ``(..., L, S)``.
+class PairGroups(NamedTuple):
+    """Queries and keys of every pair of clusters, so that a map with a head per pair meets only active blocks.
 
-    It gets ``(..., P, size, d)`` on both sides, with one head per pair of clusters (of every head). Clusters are
-    padded to the largest: only active blocks are computed, and there is no loop over clusters or heads.
+    Clusters are padded to the largest: there is no loop over clusters or heads.
+
+    Attributes:
+        queries: ``(..., P, size, d)``, for P pairs of clusters (of every head).
+        keys: ``(..., P, other size, d)``.
+        places: place of each query and key among all entries of all blocks, ``(..., L, S)``.
     """
-    n_q, n_k = n_clusters
-    q, k = Groups.of(i, n_q), Groups.of(j, n_k)
-    pairs = (*i.shape[:-1], n_q, n_k)
-    u = gather_rows(x, q.members).unsqueeze(-3).expand(*pairs, -1, -1)
-    v = gather_rows(y, k.members).unsqueeze(-4).expand(*pairs, -1, -1)
-    first = -5 if with_heads else -4
-    blocks = function(u.flatten(first, -3), v.flatten(first, -3))
-    sizes = u.shape[-2], v.shape[-2]
-    rows = (i.unsqueeze(-1) * n_k + j.unsqueeze(-2)) * sizes[0] + q.place.unsqueeze(-1)
-    index = rows * sizes[1] + k.place.unsqueeze(-2)  # (..., L, S)
-    flat = [block.reshape(*i.shape[:-1], n_q * n_k * sizes[0] * sizes[1]) for block in blocks]
-    return [block.gather(-1, index.flatten(-2)).view(index.shape) for block in flat]
+
+    queries: Tensor
+    keys: Tensor
+    places: Tensor
+
+    @classmethod
+    def of(
+        cls, x: Tensor, y: Tensor, i: Tensor, j: Tensor, n_clusters: tuple[int, int], *, with_heads: bool
+    ) -> PairGroups:
+        """Group queries ``x (..., L, d)`` and keys ``y (..., S, d)`` by their clusters ``i (..., L)`` and ``j``."""
+        n_q, n_k = n_clusters
+        q, k = Groups.of(i, n_q), Groups.of(j, n_k)
+        pairs = (*i.shape[:-1], n_q, n_k)
+        u = gather_rows(x, q.members).unsqueeze(-3).expand(*pairs, -1, -1)
+        v = gather_rows(y, k.members).unsqueeze(-4).expand(*pairs, -1, -1)
+        rows = (i.unsqueeze(-1) * n_k + j.unsqueeze(-2)) * u.shape[-2] + q.place.unsqueeze(-1)
+        places = rows * v.shape[-2] + k.place.unsqueeze(-2)
+        first = -5 if with_heads else -4
+        return cls(u.flatten(first, -3), v.flatten(first, -3), places)
+
+    def in_order(self, blocks: Tensor) -> Tensor:
+        """Go back from blocks ``(..., P, size, other size)`` to pairs of a query and a key: ``(..., L, S)``."""
+        lead = self.places.shape[:-2]
+        flat = blocks.reshape(*lead, blocks.numel() // max(1, lead.numel()))
+        return flat.gather(-1, self.places.flatten(-2)).view(self.places.shape)

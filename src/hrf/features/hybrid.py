@@ -88,13 +88,12 @@ class Hybrid(FeatureMap):
 
     @override
     def scaled(self, x: Tensor, side: Side) -> Features:
-        shared = self._shared_rows(x, side)
-        scaled = [
-            base.finish_scaled(shared[k])
-            if isinstance(base, Exponential) and k in shared
-            else base.scaled(x, side)
-            for k, base in enumerate(self.base_maps)
-        ]
+        shared, scaled = self._shared_rows(x, side), []
+        for k, base in enumerate(self.base_maps):
+            if isinstance(base, Exponential) and k in shared:
+                scaled.append(base.finish_scaled(shared[k]))
+            else:
+                scaled.append(base.scaled(x, side))
         one = Features(torch.ones_like(x[..., :1]), torch.zeros_like(x[..., :1]))
         features, scale = common_scale(scaled)
         rho, rho_scale = common_scale([one, *(c.scaled(x, side) for c in self.coefficient_maps)])
@@ -124,7 +123,8 @@ class Hybrid(FeatureMap):
         for projection, group in self._groups().items():
             projected, square = x @ projection.omega.to(x.dtype).mT, half_square(x)
             check_finite(square, x, "x" if side == "query" else "y")
-            rows |= {k: base.isotropic_rows(projected, square) for k, base in group.items()}
+            for k, base in group.items():
+                rows[k] = base.isotropic_rows(projected, square)
         return rows
 
     def _groups(self) -> dict[Projections, dict[int, Exponential]]:

@@ -46,10 +46,12 @@ class ComplexMatrix(nn.Module):
         """Return the real and the imaginary part of Ax: ``(..., L, d) -> (..., L, d)`` each."""
         if self.is_unit:
             return (x, None) if self.has_real else (None, x)
-        real, imag = (None if part is None else part.to(x.dtype) for part in (self.real, self.imag))
-        if self.diagonal:
-            return None if real is None else x * real, None if imag is None else x * imag
-        return None if real is None else x @ real.mT, None if imag is None else x @ imag.mT
+        real, imag = self.real, self.imag
+        if real is not None:
+            real = x * real.to(x.dtype) if self.diagonal else x @ real.to(x.dtype).mT
+        if imag is not None:
+            imag = x * imag.to(x.dtype) if self.diagonal else x @ imag.to(x.dtype).mT
+        return real, imag
 
     def transposed(self, u: Tensor) -> Tensor:
         """Return Aᵀu for a real A: ``(..., L, d) -> (..., L, d)``."""
@@ -95,5 +97,5 @@ def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[Com
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     return (
         ComplexMatrix(query, diagonal=diagonal, dtype=dtype),
-        ComplexMatrix(key.conj(), diagonal=diagonal, dtype=dtype),
+        ComplexMatrix(key.conj_physical(), diagonal=diagonal, dtype=dtype),
     )

@@ -11,12 +11,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
-from hrf._attention import attention
+from hrf._attention import SummarisedAttention, attention
+from hrf._attention.values import drop_keys, unit_values
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, MapName, feature_map_for
-from hrf.nn.masks import booleans, causal
-from hrf.nn.values import drop_keys, unit_values
+from hrf.nn.masks import for_weights
 from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["MultiheadAttention"]
@@ -29,8 +29,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     has buffers of its own, ``feature_map.…``; a ``state_dict`` without them leaves the map as it is.
 
     Three things differ. ``need_weights`` is False by default (the matrix is quadratic). ``attn_mask`` can only be the
-    causal mask. Dropout drops a key for all queries of a head at once, where PyTorch drops weights of single pairs:
-    weights are never formed, but each is dropped equally often, and means are the same.
+    causal mask or padding. Dropout drops a key for all queries of a head at once, where PyTorch drops weights of single
+    pairs: weights are never formed, but each is dropped equally often, and means are the same.
 
     Args:
         embed_dim: width of the model.
@@ -44,13 +44,15 @@ class MultiheadAttention(nn.MultiheadAttention):
         batch_first: ``(N, L, embed_dim)`` rather than ``(L, N, embed_dim)``.
         device: device of the parameters.
         dtype: dtype of the parameters.
+        attention: a `hrf.SummarisedAttention`, to be used in place of a feature map.
         feature_map: ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a map with ``dim = embed_dim /
             num_heads``; or a function of ``(dim, heads=..., generator=...)`` that returns a map, for instance
             ``functools.partial(hrf.Positive, n_projections=64)``.
         normalize: give queries and keys length 1 (paper, appendix on robotics): logits are then cosines, and
             are not divided by √dim. For training from scratch: it is a different function of the same parameters.
         redraw_every: redraw ω after this many forward passes in training; ``None`` means never. The buffer
-            ``passes`` counts them; a pass that activation checkpointing recomputes counts twice.
+            ``passes`` counts them; a pass that activation checkpointing recomputes counts twice. Under
+            `torch.compile`, redraws break the graph: ``fullgraph=True`` allows none in training.
         generator: the source of ω; redraws come from PyTorch's global generator.
         seed: seed of a new generator, in place of ``generator``.
 
@@ -79,6 +81,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        attention: SummarisedAttention | None = None,
         feature_map: MapName | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
@@ -101,6 +104,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         )
         if redraw_every is not None:
             check_count("redraw_every", redraw_every)
+        if attention is not None and not isinstance(attention, SummarisedAttention):
+            raise TypeError(f"attention is {attention!r}; expected a hrf.SummarisedAttention, or None")
+        self.attention = attention
         self.normalize, self.redraw_every = normalize, redraw_every
         # Half precision is for the parameters only: the map computes in float32 or wider.
         weight = self.out_proj.weight
@@ -152,7 +158,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             value: likewise with S rows of width ``vdim``.
             key_padding_mask: ``(S,)`` or ``(N, S)``: True, or −inf, for keys to ignore.
             need_weights: also return the estimated attention matrix, in quadratic time, before dropout.
-            attn_mask: ``None`` or the causal mask.
+            attn_mask: ``None``, the causal mask, or the same padding for all queries; True, or −inf, to ignore.
             average_attn_weights: return the mean of the matrices over heads.
             is_causal: attend to no key after the query, with or without ``attn_mask``.
 
@@ -161,7 +167,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             without N if the query has none.
         """
         check_tensors(query=query, key=key, value=value)
-        batched = query.ndim == 3
+        batched, own = query.ndim == 3, self.attention is not None and query is key
         if batched and not self.batch_first:
             query, key, value = (u.transpose(0, 1) for u in (query, key, value))
         q, k, v = self._projected(query, key, value)
@@ -171,19 +177,21 @@ class MultiheadAttention(nn.MultiheadAttention):
             v = drop_keys(v, self.dropout)
         self._redraw_if_due()
         options: dict[str, Any] = {
-            "is_causal": causal(attn_mask, is_causal, (q.shape[:-2].numel(), q.shape[-2], k.shape[-2])),
-            "key_padding_mask": None
-            if key_padding_mask is None
-            else booleans(key_padding_mask, "key_padding_mask"),
+            "attn_mask": None if attn_mask is None else for_weights(attn_mask, (*q.shape[:-1], k.shape[-2])),
+            "is_causal": is_causal,
+            "key_padding_mask": key_padding_mask,
             "scale": 1.0 if self.normalize else None,
         }
+        method = self.feature_map if self.attention is None else self.attention
+        if own and key_padding_mask is not None:  # padding of self-attention is padding of queries, too
+            options["query_padding_mask"] = key_padding_mask != 0
         weights = None
         if need_weights:
-            weights = attention(q, k, unit_values(k), self.feature_map, **options)
+            weights = attention(q, k, unit_values(k), method, **options)
             mixed = weights @ v
             weights = weights.mean(-3) if average_attn_weights else weights
         else:
-            mixed = attention(q, k, v, self.feature_map, **options)
+            mixed = attention(q, k, v, method, **options)
         output = self.out_proj(mixed.transpose(-3, -2).flatten(-2))
         return output.transpose(0, 1) if batched and not self.batch_first else output, weights
 

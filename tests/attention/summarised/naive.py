@@ -11,13 +11,13 @@ from hrf._attention.summarised.plan import Plan
 
 def members(parts, head: int) -> list[Tensor]:
     """Tokens of each part of a head."""
-    return [i[f] for i, f in zip(parts.index[head], parts.filled[head], strict=True)]
+    return [i[f] for i, f in zip(parts.tokens[head], parts.filled[head], strict=True)]
 
 
 def exact_keys(plan: Plan, head: int, group: int) -> set[int]:
-    row = head * plan.groups.index.shape[1] + group
+    row = head * plan.groups.tokens.shape[1] + group
     places = plan.exact[plan.starts[row] : plan.starts[row + 1]]
-    return set(plan.clusters.index[head].flatten()[places].tolist())
+    return set(plan.clusters.tokens[head].flatten()[places].tolist())
 
 
 def naive(heads: Heads, plan: Plan) -> Tensor:

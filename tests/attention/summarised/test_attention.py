@@ -24,9 +24,13 @@ def tensors(*shape, dtype=torch.float64, seed=0):
 def test_ragged_batches_without_tolerance_are_exact_attention(seed):
     heads = random_heads(3, 30, 40, 5, 4, seed=seed)
     queries, keys = torch.tensor([[30], [12], [3]]), torch.tensor([[25], [40], [20]])
-    heads = heads._replace(queries=torch.arange(30) < queries.roll(seed), keys=torch.arange(40) < keys.roll(seed // 3))
+    heads = heads._replace(
+        queries=torch.arange(30) < queries.roll(seed), keys=torch.arange(40) < keys.roll(seed // 3)
+    )
     inputs, masks = to_inputs(heads, 3)
-    assert (hrf.attention(*inputs, ALMOST_EXACT, **masks).flatten(0, 1) - exact(heads)).abs().max() <= ROUNDING
+    assert (
+        hrf.attention(*inputs, ALMOST_EXACT, **masks).flatten(0, 1) - exact(heads)
+    ).abs().max() <= ROUNDING
 
 
 @pytest.mark.parametrize("tolerance", [0.5, math.inf])
@@ -50,7 +54,10 @@ def test_padding_never_changes_the_output(tolerance):
 
 def test_order_of_keys_and_queries_does_not_matter():
     q, k, v = tensors(1, 2, 64, 5)
-    method, order = hrf.SummarisedAttention(8, 8, 0.5), torch.randperm(64, generator=torch.Generator().manual_seed(3))
+    method, order = (
+        hrf.SummarisedAttention(8, 8, 0.5),
+        torch.randperm(64, generator=torch.Generator().manual_seed(3)),
+    )
     plain = hrf.attention(q, k, v, method)
     assert (hrf.attention(q, k[:, :, order], v[:, :, order], method) - plain).abs().max() <= ROUNDING
     assert (hrf.attention(q[:, :, order], k, v, method) - plain[:, :, order]).abs().max() <= ROUNDING
@@ -128,7 +135,9 @@ def test_equal_queries_and_equal_keys():
     q, k, v = tensors(1, 1, 32, 4)
     for x, y in ((q[:, :, :1].expand_as(q), k), (q, k[:, :, :1].expand_as(k)), (0 * q, 0 * k)):
         output = hrf.attention(x, y, v, hrf.SummarisedAttention(8, 8, math.inf))
-        assert (output - F.scaled_dot_product_attention(x, y, v)).abs().max() <= 1e-7  # a jitter of the metric aside
+        assert (
+            output - F.scaled_dot_product_attention(x, y, v)
+        ).abs().max() <= 1e-7  # a jitter of the metric aside
 
 
 def test_refusals():
@@ -141,10 +150,18 @@ def test_refusals():
         hrf.SummarisedAttention(tolerance=-1)
     with pytest.raises(ValueError, match="target_error"):
         hrf.SummarisedAttention(tolerance="auto")
+    with pytest.raises(ValueError, match="independent"):
+        hrf.attention(
+            q, k, v, hrf.Positive(4, n_projections=8), query_padding_mask=torch.ones(1, 8, dtype=torch.bool)
+        )
     with pytest.raises(ValueError, match="query_padding_mask"):
-        hrf.attention(q, k, v, hrf.SummarisedAttention(), query_padding_mask=torch.ones(1, 3, dtype=torch.bool))
+        hrf.attention(
+            q, k, v, hrf.SummarisedAttention(), query_padding_mask=torch.ones(1, 3, dtype=torch.bool)
+        )
 
 
-@pytest.mark.parametrize(("length", "groups"), [(255, 0), (256, 64), (512, 64), (513, 128), (4096, 256), (8192, 256)])
+@pytest.mark.parametrize(
+    ("length", "groups"), [(255, 0), (256, 64), (512, 64), (513, 128), (4096, 256), (8192, 256)]
+)
 def test_sizes_grow_with_the_root_of_the_length(length, groups):
     assert hrf.SummarisedAttention().sizes(length, length) == (groups, groups)

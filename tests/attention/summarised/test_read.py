@@ -40,7 +40,9 @@ def test_outputs_and_gradients_are_those_of_the_definition(tolerance, blocks, mo
 @pytest.mark.parametrize("seed", range(20))
 def test_without_tolerance_it_is_exact_attention(seed):
     g = torch.Generator().manual_seed(seed)
-    queries, keys, dim, width = (int(torch.randint(a, b, (), generator=g)) for a, b in ((8, 80), (8, 80), (1, 9), (1, 9)))
+    queries, keys, dim, width = (
+        int(torch.randint(a, b, (), generator=g)) for a, b in ((8, 80), (8, 80), (1, 9), (1, 9))
+    )
     heads = random_heads(3, queries, keys, dim, width, padded=0.0 if seed % 3 else 0.1, seed=seed)
     heads.keys[:, :8] = heads.queries[:, :8] = True
     for tolerance in (0.0, 1e-30):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ def test_every_token_is_in_one_part_of_equal_size(length, n_parts):
         assert len(sizes) == n_parts
         assert max(sizes) - min(sizes) <= 1
         starts = [p * sum(sizes) // n_parts for p in range(n_parts + 1)]
-        assert sizes == [b - a for a, b in zip(starts, starts[1:], strict=False)]
+        assert sizes == [b - a for a, b in pairwise(starts)]
 
 
 def test_a_head_alone_has_the_same_parts():

@@ -66,22 +66,17 @@ class CompiledCodes:
         features = self.width + -self.width % ROWS
         states = y.new_zeros(len(parts), *self.codes.same.shape[:2], features * (padded(columns) + 1))
         every = loops.arrays(self.codes.bits, self.bases)
-        loops.each(
-            write,
-            (
-                (*loops.arrays(*(t[part] for t in keys), values[part], state), *every)
-                for part, state in zip(parts, states, strict=True)
-            ),
-        )
+        tasks = []
+        for part, state in zip(parts, states, strict=True):
+            tasks.append((*loops.arrays(*(t[part] for t in keys), values[part], state), *every))
+        loops.each(write, tasks)
         total = states.unflatten(0, (len(y), -1)).sum(1)
         out = x.new_empty(*x.shape[:2], padded(columns + 1))
-        loops.each(
-            read,
-            (
-                (*loops.arrays(*(t[part] for t in queries), out[part], total[part[0]]), *every, columns)
-                for part in loops.parts(x)
-            ),
-        )
+        tasks = []
+        for part in loops.parts(x):
+            own = loops.arrays(*(t[part] for t in queries), out[part], total[part[0]])
+            tasks.append((*own, *every, columns))
+        loops.each(read, tasks)
         scale = out.new_full((1, 1, 1), -math.log(self.n)).expand(*x.shape[:2], 1)
         # Sums over ones stand after those over values.
         return Features(out[..., : columns + self.ones], scale)

@@ -117,23 +117,39 @@ class _Products(NamedTuple):
 
 def met(queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Features:
     """Sum 2^(xᵀy) v(y) over the keys that each query meets, ``(R·L, c)``; the scale is −∞ where there are none."""
-    return Features(*(queries.give(t) for t in _Met.apply(queries, lists, x, y, values)))
+    compute = _Met.apply if torch.is_grad_enabled() else _at_places
+    sums, scales = compute(queries, lists, x, y, values)
+    return Features(queries.give(sums), queries.give(scales))
+
+
+def _at_places(
+    queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return sums and their scales at all places, ``(N, size, c)`` and ``(N, size, 1)``."""
+    sums = values.new_zeros(*queries.members.shape, values.shape[-1])
+    scales = values.new_full((*queries.members.shape, 1), -torch.inf)
+    if loops.serves(x, y, values):
+        from hrf._attention.loops import pairs
+
+        step = max(1, len(sums) // (tuning.EXACT_TASKS_PER_THREAD * torch.get_num_threads()))
+        blocks = (queries.members, queries.filled, lists.first, lists.lengths, sums, scales)
+        every = loops.arrays(lists.tokens, x, y, values)
+        shares = zip(*[t.split(step) for t in blocks], strict=True)
+        loops.each(pairs.met, [(*loops.arrays(*share), *every) for share in shares])
+        return sums, scales
+    for some in lists.products(queries, x, y, values):
+        scale = some.logs.amax(-1, keepdim=True)
+        scales.index_copy_(0, some.blocks, scale)
+        sums.index_copy_(0, some.blocks, some.logs.sub_(finite(scale)).exp2_() @ some.value)
+    return sums, scales
 
 
 class _Met(torch.autograd.Function):
-    """Sums and their scales at all places: ``(N, size, c)`` and ``(N, size, 1)``."""
+    """`_at_places` with gradients."""
 
     @staticmethod
     def forward(ctx: Any, queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor) -> Any:
-        sums = values.new_zeros(*queries.members.shape, values.shape[-1])
-        scales = values.new_full((*queries.members.shape, 1), -torch.inf)
-        if loops.serves(x, y, values):
-            _in_loops(queries, lists, x, y, values, sums, scales)
-        else:
-            for some in lists.products(queries, x, y, values):
-                scale = some.logs.amax(-1, keepdim=True)
-                scales.index_copy_(0, some.blocks, scale)
-                sums.index_copy_(0, some.blocks, some.logs.sub_(finite(scale)).exp2_() @ some.value)
+        sums, scales = _at_places(queries, lists, x, y, values)
         ctx.queries, ctx.lists = queries, lists
         ctx.save_for_backward(x, y, values, scales)
         ctx.mark_non_differentiable(scales)
@@ -153,19 +169,6 @@ class _Met(torch.autograd.Function):
             _add(grad_x, some.members, grad_logs @ some.key)
             _add(grad_y, some.keys, grad_logs.mT @ some.query)
         return None, None, grad_x, grad_y, grad_values
-
-
-def _in_loops(
-    queries: LabelBlocks, lists: Lists, x: Tensor, y: Tensor, values: Tensor, sums: Tensor, scales: Tensor
-) -> None:
-    """Fill in sums and scales in compiled loops."""
-    from hrf._attention.loops.pairs import met
-
-    step = max(1, len(sums) // (tuning.EXACT_TASKS_PER_THREAD * torch.get_num_threads()))
-    blocks = (queries.members, queries.filled, lists.first, lists.lengths, sums, scales)
-    every = loops.arrays(lists.tokens, x, y, values)
-    shares = zip(*(t.split(step) for t in blocks), strict=True)
-    loops.each(met, ((*loops.arrays(*share), *every) for share in shares))
 
 
 def _rows(tokens: Tensor, index: Tensor) -> Tensor:

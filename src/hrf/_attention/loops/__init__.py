@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hrf import tuning
-from hrf.numerics import can_look
+from hrf.numerics import is_traced
 
 __all__ = ["arrays", "each", "installed", "parts", "serves"]
 
@@ -44,7 +44,9 @@ def installed() -> bool:
 
 def serves(*tensors: Tensor) -> bool:
     """Return whether compiled loops can read these tensors: on the CPU, in float32 or float64."""
-    return installed() and all(can_look(t) and t.dtype in (torch.float32, torch.float64) for t in tensors)
+    if not installed() or is_traced():
+        return False
+    return all(t.is_cpu and t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
 def parts(tokens: Tensor) -> list[tuple[int, slice]]:

@@ -60,7 +60,9 @@ def _present(mask: Tensor | None, batch: int, length: int, device: torch.device)
     return torch.ones(batch, length, dtype=torch.bool, device=device) if mask is None else mask
 
 
-def _heads(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, queries: Tensor, keys: Tensor) -> Heads:
+def _heads(
+    dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, queries: Tensor, keys: Tensor
+) -> Heads:
     """Put heads and batch items in one axis; padding becomes zeros, so that its content cannot matter."""
     n = query.shape[1]
     x, y, v = (
@@ -75,13 +77,17 @@ def _exact(heads: Heads) -> tuple[Tensor, _Account]:
     seen = heads.keys[:, None].expand(-1, heads.x.shape[1], -1)
     # A row without key would be NaN, and its zeros come from the mask below.
     some = seen | ~seen.any(-1, keepdim=True)
-    output = F.scaled_dot_product_attention(*heads[:3], attn_mask=None if bool(seen.all()) else some, scale=1.0)
+    output = F.scaled_dot_product_attention(
+        *heads[:3], attn_mask=None if bool(seen.all()) else some, scale=1.0
+    )
     output = output * (heads.queries & heads.keys.any(-1, keepdim=True))[..., None]
     nothing = torch.zeros(len(output), dtype=output.dtype, device=output.device)
     return output, _Account(nothing, nothing + 1, nothing)
 
 
-def _summarised(heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention) -> tuple[Tensor, _Account]:
+def _summarised(
+    heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention
+) -> tuple[Tensor, _Account]:
     with torch.no_grad():
         of_queries, of_keys, groups, clusters = make_trees(heads, n_groups, n_clusters)
         if method.target_error is None:

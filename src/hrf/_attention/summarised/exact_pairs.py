@@ -28,7 +28,9 @@ def blocks_by_count(counts: Tensor, queries: int, width: int) -> Iterator[Tensor
         start = end
 
 
-def exact_sums(x: Tensor, keys: Tensor, values: Tensor, places: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+def exact_sums(
+    x: Tensor, keys: Tensor, values: Tensor, places: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor]:
     """Sum exp(xᵀy − m) (v, 1) over the exact keys of some groups.
 
     Args:

@@ -18,16 +18,18 @@ class SummarisedAttention:
 
     Queries of each head are cut into groups and keys into clusters, all of the same size. A group of queries reads a
     summary of each cluster (mass, mean key and mean value under the weights of the mean query), and meets some keys
-    exactly: key j if its share of the group's mass, times the relative standard deviation √expm1(γ d²) of what the summary
-    would get wrong (log-normal, with γ d² the variance of the logit), is at least ``tolerance`` over the number of keys.
+    exactly: key j if its share of the group's mass, times the relative standard deviation √expm1(γ d²) of what the
+    summary would get wrong (log-normal, with γ d² the variance of the logit), is at least ``tolerance`` over the number
+    of keys.
     Give an instance to `hrf.attention` in place of a feature map.
 
     Gradients are exact for groups, clusters and exact pairs held fixed.
 
     Args:
         n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈(3 + log₂ L)/2⌉ for L queries: 64 at 512,
-            256 at 4,096 to 8,192, so that time per token grows with √L. A sequence with fewer queries than groups or fewer
-            keys than clusters is computed exactly; without sizes given, also one of fewer than 256 queries or keys.
+            256 at 4,096 to 8,192, so that time per token grows with √L. A sequence with fewer queries than groups or
+            fewer keys than clusters is computed exactly; without sizes given, also one of fewer than 256 queries or
+            keys.
         n_clusters: clusters of keys per head, by the same rule from the number of keys.
         tolerance: τ. 0 is exact attention, ``math.inf`` has no exact pair; ``"auto"`` picks τ per head, for
             ``target_error``.
@@ -61,7 +63,9 @@ class SummarisedAttention:
                 raise ValueError("tolerance is 'auto' without a target_error; expected one, such as 0.01")
             check_positive("target_error", target_error)
         elif target_error is not None:
-            raise ValueError(f"target_error is {target_error} with tolerance {tolerance}; expected tolerance='auto'")
+            raise ValueError(
+                f"target_error is {target_error} with tolerance {tolerance}; expected tolerance='auto'"
+            )
         elif isinstance(tolerance, str) or not tolerance >= 0:
             raise ValueError(f"tolerance is {tolerance!r}; expected 'auto', or a number that is not negative")
         self.tolerance, self.target_error, self.report = tolerance, target_error, report

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.statistics import Clusters, Groups, clusters_of, covariance, groups_of
+from hrf._attention.summarised.statistics import KeyClusters, QueryGroups, clusters_of, covariance, groups_of
 from hrf._attention.summarised.tree import Parts, balanced_parts, root_of_metric
 
 __all__ = ["Plan", "blocks_of_groups", "exact_plan", "log_errors", "log_weights", "make_plan", "make_trees"]
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
         groups: parts of the queries, ``(N, G, ·)``.
         clusters: parts of the keys, ``(N, C, ·)``.
         starts: ``(N·G + 1,)``.
-        exact: places of keys among the clusters, ``(pairs,)``: place c·width + k is key ``clusters.index[n, c, k]``.
+        exact: places of keys among the clusters, ``(pairs,)``: place c·width + k is key ``clusters.tokens[n, c, k]``.
     """
 
     groups: Parts
@@ -34,13 +34,15 @@ class Plan(NamedTuple):
 
     def is_exact(self, block: slice) -> Tensor:
         """Booleans ``(N, groups of the block, C, width)``: which keys the groups meet exactly."""
-        n, n_groups, _ = self.groups.index.shape
-        shape = self.clusters.index.shape[1:]
+        n, n_groups, _ = self.groups.tokens.shape
+        shape = self.clusters.tokens.shape[1:]
         rows = torch.arange(n * n_groups, device=self.exact.device).reshape(n, n_groups)[:, block].flatten()
         sizes = self.starts.diff()[rows]
         row = torch.arange(len(rows), device=rows.device).repeat_interleave(sizes)
         first = sizes.cumsum(0) - sizes
-        pair = torch.arange(len(row), device=rows.device) + (self.starts[rows] - first).repeat_interleave(sizes)
+        pair = torch.arange(len(row), device=rows.device) + (self.starts[rows] - first).repeat_interleave(
+            sizes
+        )
         mask = torch.zeros(len(rows), shape.numel(), dtype=torch.bool, device=rows.device)
         mask[row, self.exact[pair]] = True
         return mask.reshape(n, -1, *shape)
@@ -52,13 +54,13 @@ def blocks_of_groups(n_groups: int, floats_per_group: int) -> list[slice]:
     return [slice(i, min(i + step, n_groups)) for i in range(0, n_groups, step)]
 
 
-def log_weights(mean: Tensor, clusters: Clusters, filled: Tensor) -> Tensor:
+def log_weights(mean: Tensor, clusters: KeyClusters, filled: Tensor) -> Tensor:
     """Return sᵢⱼ = rᵢᵀyⱼ for the means of some groups, −∞ at places without key: ``(N, g, C, width)``."""
     scores = (mean @ clusters.keys.flatten(1, 2).mT).unflatten(-1, filled.shape[1:])
     return scores.masked_fill(~filled[:, None], -torch.inf)
 
 
-def log_errors(weights: Tensor, width: Tensor, clusters: Clusters) -> Tensor:
+def log_errors(weights: Tensor, width: Tensor, clusters: KeyClusters) -> Tensor:
     """Return log(share of the mass · √expm1(γd²)), the relative error of a summary by the log-normal model.
 
     Args:
@@ -72,7 +74,7 @@ def log_errors(weights: Tensor, width: Tensor, clusters: Clusters) -> Tensor:
     return weights - weights.flatten(2).logsumexp(-1)[..., None, None] + deviation
 
 
-def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Parts, Groups, Clusters]:
+def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Parts, QueryGroups, KeyClusters]:
     """Group the queries in the metric of the keys, and cluster the keys in the metric of the residuals."""
     root = root_of_metric(covariance(heads.y, heads.keys))
     of_queries = balanced_parts(heads.x @ root, heads.queries, n_groups)
@@ -82,16 +84,18 @@ def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Par
 
 
 @torch.no_grad()
-def exact_plan(trees: tuple[Parts, Parts], groups: Groups, clusters: Clusters, tolerance: Tensor) -> Plan:
+def exact_plan(
+    trees: tuple[Parts, Parts], groups: QueryGroups, clusters: KeyClusters, tolerance: Tensor
+) -> Plan:
     """Choose the exact pairs; ``tolerance (N,)`` is τ per head.
 
     Key j is exact for group i where share · √expm1(γᵢd²ⱼ) ≥ τ / S, S the number of keys.
     """
     of_queries, of_keys = trees
-    n, n_groups, _ = of_queries.index.shape
+    n, n_groups, _ = of_queries.tokens.shape
     bound = (tolerance / of_keys.filled.sum((1, 2))).log()[:, None, None, None]
     rows, places = [], []
-    for block in blocks_of_groups(n_groups, of_keys.index.numel()):
+    for block in blocks_of_groups(n_groups, of_keys.tokens.numel()):
         weights = log_weights(groups.mean[:, block], clusters, of_keys.filled)
         errors = log_errors(weights, groups.width[:, block], clusters)
         chosen = (errors >= bound) & of_keys.filled[:, None] & (bound < torch.inf)

@@ -1,13 +1,17 @@
 """Error of summarised attention by the log-normal model, without exact attention to compare with.
 
-For a query x = rᵢ + δ the weight of a summarised key j is wrong by the factor exp(δᵀ(yⱼ − ȳ)). Over a group with normal δ it
-is log-normal with the variance γᵢd²ⱼ of its logarithm, so a share is wrong by 1 − exp(−γᵢd²ⱼ) of its second moment, and
-the output o moves by (vⱼ − o) times that. Errors of different keys are taken as independent:
+For a query x = rᵢ + δ the weight of a summarised key j is wrong by the factor exp(δᵀ(yⱼ − ȳ)). Over a group with normal
+δ it is log-normal with the variance γᵢd²ⱼ of its logarithm, so a share is wrong by 1 − exp(−γᵢd²ⱼ) of its second
+moment, and the output o moves by (vⱼ − o) times that. Errors of different keys are taken as independent:
 
     E‖error‖² = Σ_x Σⱼ pⱼ(x)² (1 − exp(−γᵢd²ⱼ)) ‖vⱼ − oᵢ‖²        over queries x and the summarised keys of their group
 
-relative to Σ_x ‖o(x)‖². Shares p(x) = pᵢⱼ · ρ_c(x) follow from those of the mean query and, per cluster c, from the mean key
-μ: ρ_c(x) = exp(δᵀμ) / Σ_c pᵢ_c exp(δᵀμ).
+relative to Σ_x ‖o(x)‖². Shares p(x) = pᵢⱼ · ρ_c(x) follow from those of the mean query and, per cluster c, from the
+mean key μ: ρ_c(x) = exp(δᵀμ) / Σ_c pᵢ_c exp(δᵀμ).
+
+Errors of keys in one cluster are not independent, and sharp heads are not log-normal: on MiniLM's heads 95 % of the
+predictions are within a factor of two of the error with tolerance 1, 90 % without exact pairs; the lowest is 0.36 of
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from torch import Tensor
 
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.plan import Plan, blocks_of_groups, log_errors, log_weights
-from hrf._attention.summarised.statistics import Clusters, Groups, clusters_of, groups_of
+from hrf._attention.summarised.statistics import KeyClusters, QueryGroups, clusters_of, groups_of
 from hrf._attention.summarised.tree import Parts
 
 __all__ = ["predicted_error", "tolerance_for"]
@@ -37,7 +41,7 @@ class _Errors(NamedTuple):
     output: Tensor  # Σ ‖o(x)‖², (N,)
 
 
-def _errors(groups: Groups, clusters: Clusters, trees: tuple[Parts, Parts], block: slice) -> _Errors:
+def _errors(groups: QueryGroups, clusters: KeyClusters, trees: tuple[Parts, Parts], block: slice) -> _Errors:
     of_queries, of_keys = trees
     width = groups.width[:, block]
     weights = log_weights(groups.mean[:, block], clusters, of_keys.filled)
@@ -52,7 +56,7 @@ def _errors(groups: Groups, clusters: Clusters, trees: tuple[Parts, Parts], bloc
 
 
 def _growth(
-    groups: Groups, clusters: Clusters, shares: Tensor, filled: Tensor, block: slice
+    groups: QueryGroups, clusters: KeyClusters, shares: Tensor, filled: Tensor, block: slice
 ) -> tuple[Tensor, Tensor]:
     """Return Σ_x ρ_c(x)² of each group and cluster, ``(N, g, C)``, and Σ_x ‖o(x)‖² over groups, ``(N,)``."""
     mass = shares.sum(-1)  # (N, g, C)
@@ -73,7 +77,7 @@ def predicted_error(heads: Heads, plan: Plan) -> Tensor:
     groups = groups_of(heads, plan.groups)
     clusters = clusters_of(heads, plan.clusters, groups.metric)
     error, output = heads.x.new_zeros(2, len(heads.x))
-    for block in blocks_of_groups(groups.mean.shape[1], plan.clusters.index.numel()):
+    for block in blocks_of_groups(groups.mean.shape[1], plan.clusters.tokens.numel()):
         found = _errors(groups, clusters, (plan.groups, plan.clusters), block)
         error += found.square.masked_fill(plan.is_exact(block), 0).sum((1, 2, 3))
         output += found.output
@@ -82,7 +86,7 @@ def predicted_error(heads: Heads, plan: Plan) -> Tensor:
 
 @torch.no_grad()
 def tolerance_for(
-    heads: Heads, trees: tuple[Parts, Parts], groups: Groups, clusters: Clusters, target: float
+    heads: Heads, trees: tuple[Parts, Parts], groups: QueryGroups, clusters: KeyClusters, target: float
 ) -> Tensor:
     """Return the largest tolerance of each head whose predicted error is at most ``target``, ``(N,)``; 0 if none is."""
     n = len(heads.x)
@@ -90,7 +94,7 @@ def tolerance_for(
     edges = (tolerances / heads.keys.sum(-1, keepdim=True)).log()  # (N, tolerances)
     histogram = heads.x.new_zeros(n, len(tolerances) + 1)
     output = heads.x.new_zeros(n)
-    for block in blocks_of_groups(groups.mean.shape[1], trees[1].index.numel()):
+    for block in blocks_of_groups(groups.mean.shape[1], trees[1].tokens.numel()):
         found = _errors(groups, clusters, trees, block)
         bins = torch.searchsorted(edges, found.log.flatten(1), right=True)
         histogram.scatter_add_(1, bins, found.square.flatten(1))

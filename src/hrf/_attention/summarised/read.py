@@ -21,7 +21,7 @@ from hrf._attention.recompute import recompute
 from hrf._attention.summarised.exact_pairs import blocks_by_count, exact_sums
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.plan import Plan, blocks_of_groups, log_weights
-from hrf._attention.summarised.statistics import Clusters, clusters_of, groups_of
+from hrf._attention.summarised.statistics import KeyClusters, clusters_of, groups_of
 from hrf.numerics import finite
 
 __all__ = ["LARGEST", "read"]
@@ -33,7 +33,7 @@ def read(heads: Heads, plan: Plan) -> Tensor:
     """Return the output of each query, ``(N, L, d_v)``; zeros for padding."""
     groups = groups_of(heads, plan.groups)
     clusters = clusters_of(heads, plan.clusters, groups.metric)
-    per_group = plan.clusters.index.numel()
+    per_group = plan.clusters.tokens.numel()
     sums, tops = [], []
     for block in blocks_of_groups(groups.mean.shape[1], per_group):
         read_block = partial(_summary_sums, plan, block)
@@ -48,10 +48,16 @@ def read(heads: Heads, plan: Plan) -> Tensor:
 
 
 def _summary_sums(
-    plan: Plan, block: slice, metric: Tensor, mean: Tensor, residual: Tensor, width: Tensor, *of_clusters: Tensor
+    plan: Plan,
+    block: slice,
+    metric: Tensor,
+    mean: Tensor,
+    residual: Tensor,
+    width: Tensor,
+    *of_clusters: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Sum A exp(δᵀμ − m) (V, 1) over clusters; also return m, the largest logit of each query."""
-    clusters = Clusters(*of_clusters)
+    clusters = KeyClusters(*of_clusters)
     keys, values, spread, mean_key = clusters
     tilt = (width[..., None, None] * spread[:, None] / 2).clamp(max=LARGEST)
     weights = log_weights(mean, clusters, plan.clusters.filled) + tilt
@@ -71,12 +77,12 @@ def _summary_sums(
     return torch.cat([shares @ mean_value, shares.sum(-1, keepdim=True)], -1), top
 
 
-def _with_exact(found: Tensor, top: Tensor, x: Tensor, clusters: Clusters, plan: Plan) -> Tensor:
+def _with_exact(found: Tensor, top: Tensor, x: Tensor, clusters: KeyClusters, plan: Plan) -> Tensor:
     """Add sums over exact pairs to ``found (N, G, queries, d_v + 1)``, which has the scale ``top``."""
     x, found, top = x.flatten(0, 1), found.flatten(0, 1), top.flatten(0, 1)  # (N·G, queries, ·)
     keys, values = clusters.keys.flatten(0, 2), clusters.values.flatten(0, 2)
     counts = plan.starts.diff()
-    n_groups, per_head = plan.groups.index.shape[1], plan.clusters.index[0].numel()
+    n_groups, per_head = plan.groups.tokens.shape[1], plan.clusters.tokens[0].numel()
     for rows in blocks_by_count(counts, x.shape[1], keys.shape[-1] + values.shape[-1]):
         place = torch.arange(int(counts[rows[0]]), device=x.device)
         real = place < counts[rows, None]

@@ -1,7 +1,7 @@
 """Statistics of groups of queries and clusters of keys: pure functions of the tensors and the trees.
 
-A query of group i is x = rᵢ + δ. Σ_δ is the covariance of all δ, pooled over groups, so the variance of δᵀ(y₁ − y₂) is the
-squared distance of two keys in the metric Σ_δ; γᵢ says how wide group i is, relative to the pool.
+A query of group i is x = rᵢ + δ. Σ_δ is the covariance of all δ, pooled over groups, so the variance of δᵀ(y₁ − y₂) is
+the squared distance of two keys in the metric Σ_δ; γᵢ says how wide group i is, relative to the pool.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.tree import Parts
 
-__all__ = ["Clusters", "Groups", "clusters_of", "covariance", "groups_of"]
+__all__ = ["KeyClusters", "QueryGroups", "clusters_of", "covariance", "groups_of"]
 
 
-class Groups(NamedTuple):
+class QueryGroups(NamedTuple):
     """Groups of queries.
 
     Attributes:
@@ -33,7 +33,7 @@ class Groups(NamedTuple):
     metric: Tensor
 
 
-class Clusters(NamedTuple):
+class KeyClusters(NamedTuple):
     """Clusters of keys.
 
     Attributes:
@@ -57,7 +57,7 @@ def covariance(u: Tensor, real: Tensor) -> Tensor:
     return centred.mT @ centred / count
 
 
-def groups_of(heads: Heads, parts: Parts) -> Groups:
+def groups_of(heads: Heads, parts: Parts) -> QueryGroups:
     """Compute the statistics of groups of queries."""
     rows, some = parts.take(heads.x), parts.filled[..., None]
     sizes = some.sum(-2).clamp(min=1)  # (N, G, 1)
@@ -69,13 +69,13 @@ def groups_of(heads: Heads, parts: Parts) -> Groups:
     lengths = ((residual @ covariance(heads.y, heads.keys)[:, None]) * residual).sum((-2, -1))  # (N, G)
     pooled = lengths.sum(-1, keepdim=True) / count[..., 0]
     width = lengths / sizes[..., 0] / pooled.clamp(min=torch.finfo(pooled.dtype).tiny)
-    return Groups(mean, residual, width, metric)
+    return QueryGroups(mean, residual, width, metric)
 
 
-def clusters_of(heads: Heads, parts: Parts, metric: Tensor) -> Clusters:
+def clusters_of(heads: Heads, parts: Parts, metric: Tensor) -> KeyClusters:
     """Compute the statistics of clusters of keys in the metric Σ_δ."""
     keys, some = parts.take(heads.y), parts.filled[..., None]
     mean = keys.sum(-2) / some.sum(-2).clamp(min=1)
     centred = (keys - mean[..., None, :]) * some
     spread = ((centred @ metric[:, None]) * centred).sum(-1).clamp(min=0)
-    return Clusters(keys, parts.take(heads.v), spread, mean)
+    return KeyClusters(keys, parts.take(heads.v), spread, mean)

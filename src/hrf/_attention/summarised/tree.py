@@ -20,26 +20,26 @@ JITTER = 1e-5  # of the trace, added to a metric so that it has a root
 class Parts(NamedTuple):
     """Equal parts of the vectors of N heads, padded to the same width.
 
-    Part p of head n holds the tokens ``index[n, p][filled[n, p]]``.
+    Part p of head n holds the tokens ``tokens[n, p][filled[n, p]]``.
 
     Attributes:
-        index: token at each place, ``(N, P, width)``; a place without token holds some token of the head.
+        tokens: token at each place, ``(N, P, width)``; a place without token holds some token of the head.
         filled: whether a place holds a token, ``(N, P, width)``; the filled places of a part come first.
     """
 
-    index: Tensor
+    tokens: Tensor
     filled: Tensor
 
     def take(self, u: Tensor) -> Tensor:
         """Gather rows of ``u (N, L, d)`` into parts: ``(N, P, width, d)``, zeros at places without token."""
-        flat = self.index.flatten(1)[..., None].expand(-1, -1, u.shape[-1])
-        return u.gather(1, flat).unflatten(1, self.index.shape[1:]) * self.filled[..., None]
+        flat = self.tokens.flatten(1)[..., None].expand(-1, -1, u.shape[-1])
+        return u.gather(1, flat).unflatten(1, self.tokens.shape[1:]) * self.filled[..., None]
 
     def put(self, parts: Tensor, length: int) -> Tensor:
         """Bring ``(N, P, width, d)`` back to the order of the tokens ``(N, length, d)``; zeros for padding."""
-        heads = torch.arange(len(parts), device=parts.device)[:, None, None].expand_as(self.index)
+        heads = torch.arange(len(parts), device=parts.device)[:, None, None].expand_as(self.tokens)
         out = parts.new_zeros(len(parts), length, parts.shape[-1])
-        return out.index_put((heads[self.filled], self.index[self.filled]), parts[self.filled])
+        return out.index_put((heads[self.filled], self.tokens[self.filled]), parts[self.filled])
 
 
 def root_of_metric(metric: Tensor) -> Tensor:
@@ -68,12 +68,12 @@ def balanced_parts(u: Tensor, real: Tensor, n_parts: int) -> Parts:
 def _halved(u: Tensor, parts: Parts, count: Tensor, nodes: int) -> Parts:
     """Cut every part in two."""
     by_projection = _projections(parts.take(u), parts.filled).argsort(dim=-1, stable=True)
-    index = parts.index.gather(-1, by_projection)
+    index = parts.tokens.gather(-1, by_projection)
     bounds = torch.arange(2 * nodes + 1, device=u.device) * count[:, None] // (2 * nodes)  # (N, 2·nodes + 1)
     sizes = bounds.diff()
     left = sizes[:, ::2]
     first = torch.stack([torch.zeros_like(left), left], -1).flatten(1)  # 0, left, 0, left, …
-    width = -(-parts.index.shape[-1] // 2)
+    width = -(-parts.tokens.shape[-1] // 2)
     place = torch.arange(width, device=u.device)
     filled = place < sizes[..., None]
     source = (first[..., None] + place).where(filled, 0)

@@ -9,23 +9,28 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
+from typing_extensions import override
 
-from hrf._attention import Denominator, attention
+from hrf._attention import Denominator, SummarisedAttention, attention
+from hrf._attention.denominator import Rule
+from hrf._attention.operator import Operands, call_operator, call_with_map
+from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
-from hrf.integrations.transformers.interface import FITTED, add, check_name, refuse
+from hrf.handles import Handled
+from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall
-from hrf.nn.maps import Maker, feature_map_for, maker_of
-from hrf.nn.values import drop_keys, unit_values
+from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
+from hrf.numerics import can_look
 
 __all__ = ["attend", "fitted_maps", "register", "switch", "use_maps"]
 
 _registrations = itertools.count()
 
 
-def register(name: str = "hrf", feature_map: str | Maker = "positive", *, seed: int = 0) -> None:
+def register(name: str = "hrf", feature_map: MapName | Maker = "positive", *, seed: int = 0) -> None:
     """Register ``attn_implementation=name`` with Transformers: linear attention with maps that need no data.
 
     Works for encoders, decoders and cross-attention, with grouped queries, padding, causal masks and generation with a
@@ -66,42 +71,65 @@ class _Attention:
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
         call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
-        phi, weights = self.map_of(module, call), None
+        weights = None
         if others.get("output_attentions"):
-            weights = attend(call._replace(value=unit_values(call.key)), phi)
+            weights = self.attend(module, call._replace(value=unit_values(call.key)))
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
-        output = attend(call, phi)
-        if output.device.type == "cpu" and not bool(output.isfinite().all()):
+        output = self.attend(module, call)
+        if can_look(output) and not bool(output.isfinite().all()):
             raise ValueError(
-                f"the attention of {type(module).__name__} is not finite: {type(phi).__name__} is far too noisy for "
-                "its queries and keys; expected a map fitted to them (see convert), or positive features"
+                f"the attention of {type(module).__name__} is not finite: {type(self.map_of(module, call)).__name__} "
+                "is far too noisy for its queries and keys; expected a map fitted to them (see convert), or positive "
+                "features"
             )
         return output.transpose(1, 2), weights
+
+    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
+        return attend(call, self.map_of(module, call))
 
     def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
         raise NotImplementedError
 
 
-class _Made(_Attention):
-    """Attention with maps from a maker, one per module."""
+class _Made(Handled, _Attention):
+    """Attention with maps from a maker, one per module; in compiled graphs, one per index of a layer and size."""
 
     def __init__(self, maker: Maker, seed: int) -> None:
         self.maker, self.seed = maker, seed
         self.key = f"{next(_registrations)}"  # a name may be registered twice, with different maps
+        self.compiled_maps: dict[tuple[object, ...], FeatureMap] = {}
 
+    @override
+    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return super().attend(module, call)
+        operands = _operands(call, self.handle)._replace(layer=_index(module))
+        return call_operator(operands)[:, :, -call.query.shape[2] :]
+
+    @override
     def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
         maps = _maps(module)
         if self.key not in maps:
-            generator = Generator().manual_seed(self.seed + (getattr(module, "layer_idx", None) or 0))
-            _, heads, _, dim = call.query.shape
-            maps[self.key] = feature_map_for(self.maker, dim, heads, generator)
+            maps[self.key] = self._make(_index(module), call.query)
         return maps[self.key]
+
+    def map_for(self, layer: int, query: Tensor) -> FeatureMap:
+        """Return the map of a layer when a compiled graph runs (`hrf._attention.operator.MapSource`)."""
+        key = layer, query.shape[1], query.shape[3], query.device
+        if key not in self.compiled_maps:
+            self.compiled_maps[key] = self._make(layer, query).to(query.device)
+        return self.compiled_maps[key]
+
+    def _make(self, layer: int, query: Tensor) -> FeatureMap:
+        generator = Generator().manual_seed(self.seed + layer)
+        return feature_map_for(self.maker, query.shape[3], query.shape[1], generator)
 
 
 class _Fitted(_Attention):
     """Attention with maps from `convert` or `load_maps`."""
 
+    @override
     def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
         if FITTED not in _maps(module):
             raise ValueError(
@@ -116,25 +144,60 @@ class _Fitted(_Attention):
         return phi
 
 
+class _Summarised(_Attention):
+    """Attention by summaries, which needs no map; causal layers are refused."""
+
+    @override
+    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
+        return attention(
+            call.query,
+            call.key,
+            call.value,
+            SummarisedAttention(),
+            is_causal=call.is_causal and call.query.shape[2] > 1,
+            key_padding_mask=call.ignore,
+            query_padding_mask=call.ignore if call.is_self else None,
+            scale=call.scale,
+        )
+
+
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
     maps: dict[str, FeatureMap] = module.__dict__.setdefault("hrf_maps", {})
     return maps
 
 
 add(FITTED, _Fitted())
+add(SUMMARISED, _Summarised())
 
 
-def attend(call: AttentionCall, feature_map: FeatureMap, denominator: str | Denominator = "clamp") -> Tensor:
-    """Run `hrf.attention` for a call: ``(B, H, L, d_v)``. A cache may hold more keys than there are causal queries."""
+def _index(module: nn.Module) -> int:
+    return getattr(module, "layer_idx", None) or 0
+
+
+def _operands(call: AttentionCall, source: Tensor) -> Operands:
+    query, paired = call.rows()
+    return Operands(
+        query,
+        call.key,
+        call.value,
+        source,
+        key_padding_mask=call.ignore,
+        is_causal=paired,
+        fixed_centres=call.is_causal,
+        scale=call.scale,
+    )
+
+
+def attend(call: AttentionCall, feature_map: FeatureMap, denominator: Rule | Denominator = "clamp") -> Tensor:
+    """Run `hrf.attention` for a call: ``(B, H, L, d_v)``."""
+    if torch.compiler.is_compiling():
+        output = call_with_map(_operands(call, feature_map.handle), feature_map)
+        return output[:, :, -call.query.shape[2] :]
     feature_map.to(call.query.device)
-    query, length, cached = call.query, call.query.shape[2], call.key.shape[2] - call.query.shape[2]
     if call.is_causal:
         # A single query attends to all keys so far and is no causal call, but centres must stay for it, too.
         feature_map = feature_map.with_fixed_centres()
-    paired = call.is_causal and length > 1
-    if paired and cached:
-        # Queries for the keys in the cache; their outputs are dropped.
-        query = F.pad(query, (0, 0, cached, 0))
+    query, paired = call.rows()
     output = attention(
         query,
         call.key,
@@ -145,7 +208,7 @@ def attend(call: AttentionCall, feature_map: FeatureMap, denominator: str | Deno
         scale=call.scale,
         denominator=denominator,
     )
-    return output[:, :, -length:]
+    return output[:, :, -call.query.shape[2] :]
 
 
 def switch(model: PreTrainedModel, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -82,6 +83,8 @@ class AttentionCall(NamedTuple):
         ignore: keys to ignore, booleans ``(B, S)``, or ``None``.
         is_causal: whether query i sees the keys 0 … S − L + i only.
         scale: factor of the logits.
+        is_self: whether queries and keys are the same tokens, as far as the module tells: padding of the keys is
+            padding of the queries then.
     """
 
     query: Tensor
@@ -90,6 +93,7 @@ class AttentionCall(NamedTuple):
     ignore: Tensor | None
     is_causal: bool
     scale: float
+    is_self: bool = False
 
     @classmethod
     def of(
@@ -129,10 +133,22 @@ class AttentionCall(NamedTuple):
         if attention_mask is not None:
             width = attention_mask.shape[-1]
             key, value = key[:, :, :width], value[:, :, :width]
-            if not bool(attention_mask.all()):
+            if torch.compiler.is_compiling() or not bool(
+                attention_mask.all()
+            ):  # graphs do not look at values
                 ignore = ~attention_mask.bool().expand(len(key), -1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return cls(query, key, value, ignore, causal, scale)
+        # Attention of a decoder to its encoder is not causal, and has lengths of its own.
+        crossed = any(getattr(module, name, False) for name in ("is_cross_attention", "is_decoder"))
+        is_self = query.shape[2] == key.shape[2] and (causal or not crossed)
+        return cls(query, key, value, ignore, causal, scale, is_self)
+
+    def rows(self) -> tuple[Tensor, bool]:
+        """Return queries, one per key if causal, and whether they are: a cache may hold more keys than queries."""
+        length, keys = self.query.shape[2], self.key.shape[2]
+        paired = self.is_causal and length > 1
+        # Outputs of added queries are dropped.
+        return F.pad(self.query, (0, 0, keys - length, 0)) if paired and keys > length else self.query, paired
 
     def for_queries(self, tensor: Tensor) -> Tensor:
         """Repeat the heads of keys or values, one per query head."""

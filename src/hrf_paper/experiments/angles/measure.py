@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 import hrf
 from hrf_paper.experiments.experiment import Part
-from hrf_paper.experiments.shared.draws import estimates, fractions, on_sphere
+from hrf_paper.experiments.shared.draws import chunk_size, estimates, fractions, on_sphere
 
 __all__ = ["ANGLES", "SAMPLED_ANGLES", "Settings", "parts"]
 
@@ -102,19 +102,15 @@ def _part(settings: Settings, recipe: _Recipe) -> dict[str, Any]:
 
 def _sample(recipe: _Recipe, fitted: hrf.FeatureMap, settings: Settings) -> tuple[Tensor, Tensor]:
     """Return the root of the mean of (K̂/K − 1)² over the draws, and its standard error: ``(S,)`` each."""
-
-    def build(heads: int | None, generator: Generator) -> hrf.FeatureMap:
-        feature_map = recipe.build(heads, generator)
-        if isinstance(feature_map, _FITTED) and isinstance(fitted, _FITTED):
-            feature_map.curvature.copy_(fitted.curvature)
-            feature_map.basis.copy_(fitted.basis)
-        return feature_map
-
+    generator = Generator().manual_seed(settings.seed)
+    drawn = recipe.build(chunk_size(settings.draws, settings.dim, recipe.n_projections), generator)
+    if isinstance(drawn, _FITTED) and isinstance(fitted, _FITTED):
+        drawn.curvature.copy_(fitted.curvature)
+        drawn.basis.copy_(fitted.basis)
     x, y = on_sphere(settings.radius, settings.dim, SAMPLED_ANGLES)
     kernel = hrf.kernels.softmax(x, y)
     first, second = torch.zeros(2, len(y), dtype=torch.float64)
-    options = {"draws": settings.draws, "seed": settings.seed, "n_projections": recipe.n_projections}
-    for chunk in estimates(build, x, y, **options):
+    for chunk in estimates(drawn, x, y, draws=settings.draws, generator=generator):
         squares = (chunk / kernel - 1).square()  # (count, S)
         first += squares.sum(0)
         second += squares.square().sum(0)

@@ -11,7 +11,14 @@ from torch import Generator
 
 import hrf
 from hrf_paper.experiments.experiment import Part
-from hrf_paper.experiments.shared.draws import deviations, estimates, fractions, mean_and_error, on_sphere
+from hrf_paper.experiments.shared.draws import (
+    chunk_size,
+    deviations,
+    estimates,
+    fractions,
+    mean_and_error,
+    on_sphere,
+)
 
 __all__ = ["MOMENTS", "NAMES", "STEPS", "Settings", "key", "parts"]
 
@@ -51,12 +58,11 @@ def key(name: str, n: int, kind: str = "iid") -> str:
 
 
 def _part(settings: Settings, name: str, n: int, kind: str) -> dict[str, Any]:
-    build = partial(_coefficient, settings, name, n, kind)
+    build, generator = partial(_coefficient, settings, name, n, kind), Generator().manual_seed(settings.seed)
+    coefficient = build(chunk_size(settings.draws, settings.dim, n), generator)
     x, y = on_sphere(settings.radius, settings.dim, fractions(settings.angles))
     _, fine = on_sphere(settings.radius, settings.dim, fractions(STEPS))
-    values = torch.cat(
-        list(estimates(build, x, y, draws=settings.draws, seed=settings.seed, n_projections=n))
-    ).double()
+    values = torch.cat(list(estimates(coefficient, x, y, draws=settings.draws, generator=generator))).double()
     drawn = {"mean": values, "square": values.square(), "complement_square": (1 - values).square()}
     moments, exact = build(None, Generator()).moments(x, y), build(None, Generator()).moments(x, fine)
     low, high = torch.quantile(values, torch.tensor([0.05, 0.95], dtype=torch.float64), dim=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Generator, Tensor
@@ -14,6 +14,7 @@ from hrf_paper.experiments.shared.estimators import Estimator
 __all__ = [
     "CLOSE",
     "all_estimates",
+    "chunk_size",
     "deviations",
     "estimates",
     "fractions",
@@ -28,36 +29,42 @@ CLOSE = 5.0
 # Numbers in one chunk of draws: 8 MiB in float64, and about a dozen tensors of that size at a time.
 _CHUNK = 1 << 20
 
-Build = Callable[[int | None, Generator], "hrf.FeatureMap | hrf.coefficients.Coefficient"]
+
+def chunk_size(draws: int, dim: int, n_projections: int) -> int:
+    """Return how many draws to make at a time, for maps with ``n_projections`` rows of ω: their number of heads."""
+    return min(draws, max(1, _CHUNK // (dim * max(dim, n_projections))))
 
 
 def estimates(
-    build: Build, x: Tensor, y: Tensor, *, draws: int, seed: int, n_projections: int
+    drawn: hrf.FeatureMap | hrf.coefficients.Coefficient,
+    x: Tensor,
+    y: Tensor,
+    *,
+    draws: int,
+    generator: Generator,
 ) -> Iterator[Tensor]:
     """Yield the estimates for one query ``(1, d)`` and keys ``(S, d)``, in chunks ``(count, S)`` of all draws.
 
     Args:
-        build: the map or coefficient from a number of heads and a generator.
+        drawn: the map or coefficient, with `chunk_size` heads.
         x: the query.
         y: the keys.
         draws: the number of draws.
-        seed: the seed of the generator.
-        n_projections: rows of ω in one draw, for the size of the chunks.
+        generator: the generator that ``drawn`` was drawn with, for further draws.
     """
-    generator = Generator().manual_seed(seed)
-    per_draw = x.shape[-1] * max(x.shape[-1], n_projections)
-    chunk = min(draws, max(1, _CHUNK // per_draw))
-    feature_map = build(chunk, generator)
-    for done in range(0, draws, chunk):
+    assert drawn.heads is not None
+    for done in range(0, draws, drawn.heads):
         if done:
-            feature_map.redraw_(generator)
-        yield feature_map.estimate(x[None], y[None])[: draws - done, 0]
+            drawn.redraw_(generator)
+        yield drawn.estimate(x[None], y[None])[: draws - done, 0]
 
 
 def all_estimates(estimator: Estimator, x: Tensor, y: Tensor, *, draws: int, seed: int) -> Tensor:
     """Return the estimates of all draws at once: ``(draws, S)``."""
     rows = estimator.n_projections + estimator.n_coefficient_projections
-    return torch.cat(list(estimates(estimator, x, y, draws=draws, seed=seed, n_projections=rows)))
+    generator = Generator().manual_seed(seed)
+    drawn = estimator(chunk_size(draws, x.shape[-1], rows), generator)
+    return torch.cat(list(estimates(drawn, x, y, draws=draws, generator=generator)))
 
 
 def mean_and_error(values: Tensor) -> tuple[Tensor, Tensor]:

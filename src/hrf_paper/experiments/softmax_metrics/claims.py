@@ -42,7 +42,8 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     text = settings.training.text
     found = [
         *(_most_accurate(settings, results, matching) for matching in MATCHINGS),
-        _order(settings, results),
+        _best(settings, results),
+        _worst(settings, results),
         _numbers(settings, results),
     ]
     if "negative" in PRINTED[text]:
@@ -92,33 +93,55 @@ def _most_accurate(settings: Settings, results: Results, matching: str) -> Claim
     )
 
 
-def _order(settings: Settings, results: Results) -> Claim:
-    names = (*BASES, *HYBRIDS)
-    found = [{name: mean_of(results, name, D, "wasserstein") for name in names} for D in settings.features]
-    best, worst = 0, 0
-    for means in found:
-        best += means["angular hybrid"] < _CLEAR * min(means[n] for n in names if n != "angular hybrid")
-        worst += max(means[n] for n in names if n != "FAVOR+") < _CLEAR * means["FAVOR+"]
-    total = len(found)
+def _best(settings: Settings, results: Results) -> Claim:
+    found = _wasserstein(settings, results)
+    best = sum(
+        means["angular hybrid"] < _CLEAR * min(m for name, m in means.items() if name != "angular hybrid")
+        for means in found
+    )
     printed = PRINTED[settings.training.text]["wasserstein"]
     theirs = sum(
         printed["angular hybrid"][k][0] == min(row[k][0] for row in printed.values())
         for k in range(len(SIZES))
     )
-    ranked = sorted(names, key=found[-1].__getitem__)
+    ranked = sorted(found[-1], key=found[-1].__getitem__)
     return Claim(
-        claim="By Wasserstein distance the angular hybrid is the best and FAVOR+ the worst of the four.",
-        paper=f"best at {theirs} of {len(SIZES)} sizes, worst at all",
-        ours=f"best at {best}, worst at {worst} of {total}",
-        matched=best + worst,
-        total=2 * total,
-        cases="ranks",
+        claim="By Wasserstein distance the angular hybrid is the best of the four.",
+        paper=f"at {theirs} of {len(SIZES)} sizes",
+        ours=f"at {best} of {len(found)}",
+        matched=best,
+        total=len(found),
+        cases="sizes",
         criterion="by 0.2% or more",
         matching=MATCHINGS[0],
-        sentence=f"By 0.2 % or more, the angular hybrid is the best of the four at {best} of {total} sizes and FAVOR+ "
-        f"the worst at {worst}; at D = {settings.features[-1]} the order is "
+        sentence=f"By 0.2 % or more, the angular hybrid is the best of the four at {best} of {len(found)} sizes; at "
+        f"D = {settings.features[-1]} the order is "
         f"{', '.join(f'{name} ({_text(found[-1][name])})' for name in ranked)}, from the best.",
     )
+
+
+def _worst(settings: Settings, results: Results) -> Claim:
+    found = _wasserstein(settings, results)
+    worst = sum(
+        max(m for name, m in means.items() if name != "FAVOR+") < _CLEAR * means["FAVOR+"] for means in found
+    )
+    return Claim(
+        claim="By Wasserstein distance FAVOR+ is the worst of the four.",
+        paper="at all sizes",
+        ours=f"at {worst} of {len(found)}",
+        matched=worst,
+        total=len(found),
+        cases="sizes",
+        criterion="by 0.2% or more",
+        matching=MATCHINGS[0],
+        sentence=f"By 0.2 % or more, FAVOR+ is the worst of the four at {worst} of {len(found)} sizes.",
+    )
+
+
+def _wasserstein(settings: Settings, results: Results) -> list[dict[str, float]]:
+    """Return the mean Wasserstein distance of each of the four estimators, per size."""
+    names = (*BASES, *HYBRIDS)
+    return [{name: mean_of(results, name, D, "wasserstein") for name in names} for D in settings.features]
 
 
 def _numbers(settings: Settings, results: Results) -> Claim:

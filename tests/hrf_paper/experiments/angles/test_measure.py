@@ -100,11 +100,9 @@ def test_a_seed_gives_one_result_and_another_seed_other_dots(result):
 def test_chunks_make_up_the_draws(monkeypatch):
     monkeypatch.setattr(draws, "_CHUNK", 4 * 80 * 3)  # 80 projections then take 3 of the 11 draws at a time
     x, y = draws.on_sphere(1.0, 4, draws.fractions(2))
-
-    def build(heads, generator):
-        return hrf.Positive(4, n_projections=80, projection="iid", heads=heads, generator=generator)
-
-    chunks = list(draws.estimates(build, x, y, draws=11, seed=3, n_projections=80))
+    heads, generator = draws.chunk_size(11, 4, 80), torch.Generator().manual_seed(3)
+    phi = hrf.Positive(4, n_projections=80, projection="iid", heads=heads, generator=generator)
+    chunks = list(draws.estimates(phi, x, y, draws=11, generator=generator))
     assert [chunk.shape for chunk in chunks] == [(3, 3)] * 3 + [(2, 3)]
     assert len(torch.cat(chunks)[:, 1].unique()) == 11
 
