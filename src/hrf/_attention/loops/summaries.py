@@ -11,13 +11,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from hrf._attention.loops import tiles
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
-from hrf._attention.loops.rows import clear, copy, decrease, dot, scale
-from hrf._attention.loops.tiles import LARGEST, exponentials, lowest_bit, maxima, tilt
+from hrf._attention.loops.rows import clear, copy, decrease, dot, fill, scale
+from hrf._attention.loops.tiles import exponentials, lowest_bit, maxima, tilt, total_exponentials
 
-__all__ = ["GROUPS", "LOG2E", "LOWEST", "summarise", "weigh"]
+__all__ = ["GROUPS", "LOG2E", "LOWEST", "score", "summarise"]
 
 Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -25,39 +26,38 @@ Places = NDArray[np.int32]
 
 GROUPS = 64  # groups at a time
 LOG2E = np.float32(math.log2(math.e))
-LOWEST = np.float32(-1e30)  # finite, so that differences of scales are never NaN
+LOWEST = np.float32(tiles.LOWEST)
 
-_LARGEST = np.float32(LARGEST)
+_LARGEST = np.float32(tiles.LARGEST)
+_NONE = np.float32(0.1 * tiles.LOWEST)  # largest of no keys
 _HALF = np.float32(math.log2(math.e) / 2)
 _TINY = np.float32(1e-30)
 
 
 @jit
-def weigh(rows: Array, bounds: Integers, means: Array, tile: Array, tops: Array, totals: Array) -> None:
-    """Write the weights 2^(s − top) of all keys for the means of some groups.
+def score(rows: Array, bounds: Integers, means: Array, tile: Array, totals: Array) -> None:
+    """Write the scores of all keys for the means of some groups.
 
     Args:
         rows: keys and values by cluster, ``(n + ROWS or more, d + d_v)``.
         bounds: of the clusters.
         means: rᵢ log₂ e, transposed, ``(d, GROUPS)``.
-        tile: weights, ``(n + ROWS or more, GROUPS)``; written.
-        tops: largest s of each cluster, ``(C, GROUPS)``; written.
+        tile: scores s, ``(n + ROWS or more, GROUPS)``; written.
         totals: Z = log₂ of the sum of 2^s over all keys, ``(GROUPS,)``; written.
     """
-    sums = np.zeros(tops.shape, tops.dtype)
-    tops[:] = LOWEST
-    for c in range(len(tops)):
+    top, own_top, sums = np.full(GROUPS, LOWEST), np.empty(GROUPS, tile.dtype), np.zeros(GROUPS, tile.dtype)
+    for c in range(len(bounds) - 1):
         first, n = bounds[c], bounds[c + 1] - bounds[c]
         some = tile[first : first + n + -n % ROWS]
         clear(some.reshape(-1))
         add_product(some, rows[first : first + len(some)], means)
-        maxima(some, n, tops[c])
-        exponentials(some, n, tops[c], sums[c])
-    for i in range(len(totals)):
-        top, total = tops[:, i].max(), np.float32(0)
-        for c in range(len(tops)):
-            total += sums[c, i] * exp2(max(tops[c, i] - top, LOWEST))
-        totals[i] = top + np.float32(math.log2(max(total, _TINY)))
+        copy(top, own_top)
+        maxima(some, n, top)
+        for i in range(GROUPS):
+            sums[i] *= exp2(max(own_top[i] - top[i], np.float32(-127)))
+        total_exponentials(some, n, top, sums)
+    for i in range(GROUPS):
+        totals[i] = top[i] + np.float32(math.log2(max(sums[i], _TINY)))
 
 
 @jit
@@ -68,15 +68,12 @@ def summarise(
     spreads: Array,
     metric: Array,
     widths: Array,
-    bound: float,
+    limits: Array,
     tile: Array,
-    tops: Array,
-    totals: Array,
     summaries: Array,
     log_masses: Array,
     lists: Places,
     sizes: Integers,
-    missed: Array,
 ) -> None:
     """Choose the keys that each group meets exactly, and sum up the others by cluster.
 
@@ -87,70 +84,64 @@ def summarise(
         spreads: d² of each key.
         metric: Σ_δ.
         widths: γ of the groups, ``(GROUPS,)``.
-        bound: log₂ of the largest share of the mass times relative error that a summary may have per key.
-        tile: of `weigh`.
-        tops: of `weigh`.
-        totals: of `weigh`.
+        limits: log₂ of the largest mass times relative error that a summary may have per key, ``(GROUPS,)``.
+        tile: of `score`.
         summaries: μ and V, ``(C, GROUPS, d + d_v)``; written, as is all that follows.
-        log_masses: log₂ A, ``(C, GROUPS)``.
+        log_masses: log₂ A, ``(C, GROUPS)``; `LOWEST` where all keys are exact.
         lists: rows of the exact keys, ``(GROUPS, n or more)``.
         sizes: number of exact keys, ``(GROUPS,)``.
-        missed: sum of (share of the mass)² expm1(γd²) over the other keys, ``(GROUPS,)``.
     """
-    dim, n_groups = metric.shape[0], len(widths)
-    largest = 0
-    for c in range(len(tops)):
+    dim, largest = metric.shape[0], 0
+    for c in range(len(centres)):
         largest = max(largest, bounds[c + 1] - bounds[c])
-    tilted = np.zeros((largest + ROWS, n_groups), tile.dtype)
-    limits = np.empty(n_groups, tile.dtype)
-    masses, errors = np.empty(n_groups, tile.dtype), np.empty(n_groups, tile.dtype)
-    offset, image = np.empty((n_groups, dim), tile.dtype), np.empty((n_groups, dim), tile.dtype)
-    sizes[:], missed[:] = 0, 0
-    for c in range(len(tops)):
+    tilted, log_widths = np.zeros((largest + ROWS, GROUPS), tile.dtype), np.empty(GROUPS, tile.dtype)
+    masses, tops = np.empty(GROUPS, tile.dtype), np.empty(GROUPS, tile.dtype)
+    offset, image = np.empty((GROUPS, dim), tile.dtype), np.empty((GROUPS, dim), tile.dtype)
+    for i in range(GROUPS):
+        log_widths[i] = np.float32(0.5 * math.log2(widths[i]))
+    sizes[:] = 0
+    for c in range(len(centres)):
         first, n = bounds[c], bounds[c + 1] - bounds[c]
-        for i in range(n_groups):
-            limits[i] = exp2(min(max(2 * (bound + totals[i] - tops[c, i]), np.float32(-126)), np.float32(126)))
-        clear(masses)
-        clear(errors)
+        fill(tops, _NONE)
         for j in range(n):
-            row = first + j
-            spread = spreads[row] * _HALF
-            _tilt(tile[row], spread, widths, limits, tilted[j], masses, errors, row, lists, sizes)
+            _tilt(tile[first + j], spreads[first + j], widths, log_widths, limits, tilted[j], tops, first + j, lists, sizes)
+        clear(masses)
+        exponentials(tilted, n, tops, masses)
         some = tilted[: n + -n % ROWS]
         clear(some[n:].reshape(-1))
         found = summaries[c]
         clear(found.reshape(-1))
         add_product_transposed(found, some, rows[first : first + len(some)])
         clear(image.reshape(-1))
-        for i in range(n_groups):
+        for i in range(GROUPS):
             scale(found[i], np.float32(1) / max(masses[i], _TINY))
             copy(found[i], offset[i])
             decrease(offset[i], centres[c])
         add_product(image, offset, metric)
-        for i in range(n_groups):
-            shift = min(_HALF * widths[i] * dot(image[i], offset[i]), _LARGEST)
+        for i in range(GROUPS):
             log_masses[c, i] = LOWEST
-            if masses[i] > 0:
-                log_masses[c, i] = np.float32(math.log2(masses[i])) + tops[c, i] - shift
-            missed[i] += errors[i] * exp2(max(2 * (tops[c, i] - totals[i]), np.float32(-126)))
+            if tops[i] > _NONE:
+                shift = min(_HALF * widths[i] * dot(image[i], offset[i]), _LARGEST)
+                log_masses[c, i] = np.float32(math.log2(masses[i])) + tops[i] - shift
 
 
 @jit
 def _tilt(
-    weights: Array,
+    scores: Array,
     spread: float,
     widths: Array,
+    log_widths: Array,
     limits: Array,
     out: Array,
-    masses: Array,
-    errors: Array,
+    tops: Array,
     row: int,
     lists: Places,
     sizes: Integers,
 ) -> None:
-    """Write W̃ of a key, add up, and list the key for the groups that have to meet it exactly."""
-    for start in range(0, len(out), 32):
-        bits = tilt(weights, spread, widths, limits, out, masses, errors, start)
+    """Write log₂ W̃ of a key, and list the key for the groups that meet it exactly."""
+    log_spread = np.float32(0.5 * math.log2(spread))
+    for start in range(0, GROUPS, 32):
+        bits = tilt(scores, spread * _HALF, log_spread, widths, log_widths, limits, out, tops, start)
         while bits != 0:
             i = start + lowest_bit(bits)
             lists[i, sizes[i]] = row

@@ -13,7 +13,7 @@ from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
 from hrf._attention.loops.rows import clear, copy, dot, fill, scale, scaled
-from hrf._attention.loops.summaries import GROUPS, LOG2E, LOWEST, summarise, weigh
+from hrf._attention.loops.summaries import GROUPS, LOG2E, LOWEST, score, summarise
 from hrf._attention.loops.tiles import exponentials, maxima
 
 __all__ = ["attend"]
@@ -42,8 +42,8 @@ def attend(
     limits: Array,
     out: Array,
     sizes: Integers,
-    missed: Array,
-) -> None:
+    keep: bool,
+) -> Places:
     """Compute the outputs of some blocks of groups.
 
     Args:
@@ -58,16 +58,19 @@ def attend(
         key_bounds: of the clusters, ``(N, C + 1)``.
         centres: ȳ of each cluster, ``(N, C, d)``.
         spreads: d² of each key, ``(N, ·)``.
-        limits: log₂ of the error that a summary may have per key, ``(N,)``.
+        limits: log₂ of the share of the mass times relative error that a summary may have per key, ``(N,)``.
         out: outputs in the order of the tokens, ``(N, L, d_v)``; written, as is all that follows.
         sizes: number of exact keys, ``(N, G)``.
-        missed: predicted squared error, as in `summarise`, ``(N, G)``.
+        keep: whether to return the exact keys.
+
+    Returns:
+        Rows of the exact keys of all groups, one after the other; empty unless ``keep``.
     """
     n_groups, dim, n_clusters, width = means.shape[1], means.shape[2], centres.shape[1], keys.shape[2]
     tile, own_sizes = np.empty((keys.shape[1], GROUPS), out.dtype), np.empty(GROUPS, np.int64)
-    tops, totals = np.empty((n_clusters, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
+    totals = np.empty(GROUPS, out.dtype)
     summaries = np.empty((n_clusters, GROUPS, width), out.dtype)
-    log_masses, own_missed = np.empty((n_clusters, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
+    log_masses, kept, n_kept = np.empty((n_clusters, GROUPS), out.dtype), np.empty(0, np.int32), 0
     lists = np.empty((GROUPS, keys.shape[1]), np.int32)
     columns, own_widths = np.empty((dim, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
     for job in range(len(jobs)):
@@ -78,7 +81,9 @@ def attend(
             own_widths[i] = widths[head, group]
             for k in range(dim):
                 columns[k, i] = means[head, group, k] * LOG2E
-        weigh(keys[head], key_bounds[head], columns, tile, tops, totals)
+        score(keys[head], key_bounds[head], columns, tile, totals)
+        for i in range(GROUPS):
+            totals[i] += limits[head]
         summarise(
             keys[head],
             key_bounds[head],
@@ -86,20 +91,21 @@ def attend(
             spreads[head],
             metrics[head],
             own_widths,
-            limits[head],
-            tile,
-            tops,
             totals,
+            tile,
             summaries,
             log_masses,
             lists,
             own_sizes,
-            own_missed,
         )
         for i in range(some):
             group = start + i
             rows = slice(bounds[head, group], bounds[head, group + 1])
-            sizes[head, group], missed[head, group] = own_sizes[i], own_missed[i]
+            sizes[head, group] = own_sizes[i]
+            if keep:
+                kept = _longer(kept, n_kept + own_sizes[i])
+                kept[n_kept : n_kept + own_sizes[i]] = lists[i, : own_sizes[i]]
+                n_kept += own_sizes[i]
             _read(
                 queries[head, rows],
                 order[head, rows],
@@ -111,6 +117,17 @@ def attend(
                 i,
                 out[head],
             )
+    return kept[:n_kept]
+
+
+@jit
+def _longer(places: Places, length: int) -> Places:
+    """Return an array of at least this length that begins with the same places."""
+    if length <= len(places):
+        return places
+    out = np.empty(2 * length, np.int32)
+    out[: len(places)] = places
+    return out
 
 
 @jit

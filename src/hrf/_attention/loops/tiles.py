@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from hrf._attention.loops.jit import jit
 
-__all__ = ["LARGEST", "exponentials", "lowest_bit", "maxima", "tilt"]
+__all__ = ["LARGEST", "LOWEST", "exponentials", "lowest_bit", "maxima", "tilt", "total_exponentials"]
 
 Array = NDArray[np.float32]
 
 LARGEST = 10 * math.log2(math.e)  # of γd² log₂ e / 2, as in summarised/read.py
+LOWEST = -1e30  # finite, so that differences of scales are never NaN
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 # 2^z = Σ (z log 2)^k / k!, for |z| up to 1/2, to the precision of float32.
@@ -107,6 +108,15 @@ def _exponential(width: int) -> Any:
     return _down_columns(width, step)
 
 
+def _total(width: int) -> Any:
+    def step(builder: Any, place: Any, kept: Any, given: Any) -> Any:
+        value = _exp2(builder, builder.fsub(builder.load(place, align=4), given), width)
+        return builder.fadd(kept, value)
+
+    return _down_columns(width, step)
+
+
+_total_32 = _total(32)
 _maximum_32, _maximum_16, _maximum_8 = (_maximum(width) for width in (32, 16, 8))
 _exponential_32, _exponential_16, _exponential_8 = (_exponential(width) for width in (32, 16, 8))
 
@@ -139,37 +149,48 @@ def exponentials(tile: Array, n: int, top: Array, sums: Array) -> None:
         _exponential_8(tile, n, top, sums, column)
 
 
+@jit
+def total_exponentials(tile: Array, n: int, top: Array, sums: Array) -> None:
+    """Add up 2^(t − top) per column over the first n rows; the number of columns is a multiple of 32."""
+    for column in range(0, tile.shape[1], 32):
+        _total_32(tile, n, top, sums, column)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def tilt(
     typing: Any,
-    weights: Any,
+    scores: Any,
     spread: Any,
+    log_spread: Any,
     widths: Any,
+    log_widths: Any,
     limits: Any,
     out: Any,
-    masses: Any,
-    errors: Any,
+    tops: Any,
     column: Any,
 ) -> Any:
-    """Write W̃ = W exp(γd²/2) of a key for 32 groups from a column on, 0 where the group has to meet the key exactly.
+    """Write log₂ W̃ = s + e of a key for 32 groups from a column on; `LOWEST` where the group meets the key exactly.
+
+    e = γd² log₂ e / 2, at most `LARGEST`. The key is exact where s + log₂ √expm1(γd²) is over a limit; the root's
+    logarithm is the lesser of log₂ √(γd²) + e/2 + e² log 2 / 12, its series, and e: right to 0.05.
 
     Args:
-        weights: W.
+        scores: s.
         spread: d² log₂ e / 2.
+        log_spread: log₂ √d².
         widths: γ.
-        limits: of W² expm1(γd²), the squared error of a summary.
-        out: W̃; written.
-        masses: sums of W̃; added to.
-        errors: sums of squared errors; added to.
+        log_widths: log₂ √γ.
+        limits: one per group.
+        out: written.
+        tops: largest of ``out`` so far; raised.
         column: the first group.
 
     Returns:
-        An integer whose bit i says that group ``column + i`` is over its limit.
+        An integer whose bit i says that group ``column + i`` meets the key exactly.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_FLOAT, 32)
-        zero, one, largest = _constant(0, 32), _constant(1, 32), _constant(LARGEST, 32)
 
         def place(i: int) -> Any:
             array = context.make_array(signature.args[i])(context, builder, arguments[i])
@@ -178,24 +199,25 @@ def tilt(
         def load(i: int) -> Any:
             return builder.load(place(i), align=4)
 
-        one_spread = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[1], ir.Constant(_INT, 0))
-        spreads = builder.shuffle_vector(one_spread, one_spread, _integers(0, 32))
-        weight, exponent = load(0), builder.fmul(spreads, load(2))
-        exponent = builder.select(builder.fcmp_ordered("<", exponent, largest), exponent, largest)
-        factor = _exp2(builder, exponent, 32)
-        # expm1(t) is at least t, which rounding would lose.
-        least = builder.fmul(exponent, _constant(2 * math.log(2), 32))
-        excess = builder.fsub(builder.fmul(factor, factor), one)
-        excess = builder.select(builder.fcmp_ordered(">", excess, least), excess, least)
-        error = builder.fmul(builder.fmul(weight, weight), excess)
-        over = builder.fcmp_ordered(">", error, load(3))
-        tilted = builder.select(over, zero, builder.fmul(weight, factor))
-        builder.store(tilted, place(4), align=4)
-        builder.store(builder.fadd(load(5), tilted), place(5), align=4)
-        builder.store(builder.fadd(load(6), builder.select(over, zero, error)), place(6), align=4)
+        def spread_out(number: Any) -> Any:
+            first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(_INT, 0))
+            return builder.shuffle_vector(first, first, _integers(0, 32))
+
+        def lesser(one: Any, other: Any) -> Any:
+            return builder.select(builder.fcmp_ordered("<", one, other), one, other)
+
+        score, e = load(0), builder.fmul(spread_out(arguments[1]), load(3))
+        series = builder.fadd(builder.fmul(e, _constant(math.log(2) / 12, 32)), _constant(0.5, 32))
+        series = builder.fadd(builder.fmul(series, e), builder.fadd(spread_out(arguments[2]), load(4)))
+        over = builder.fcmp_ordered(">", builder.fadd(score, lesser(series, e)), load(5))
+        tilted = builder.fadd(score, lesser(e, _constant(LARGEST, 32)))
+        tilted = builder.select(over, _constant(LOWEST, 32), tilted)
+        builder.store(tilted, place(6), align=4)
+        top = load(7)
+        builder.store(builder.select(builder.fcmp_ordered(">", tilted, top), tilted, top), place(7), align=4)
         return builder.bitcast(over, _INT)
 
-    kinds = weights, types.float32, widths, limits, out, masses, errors, types.intp
+    kinds = scores, types.float32, types.float32, widths, log_widths, limits, out, tops, types.intp
     return types.uint32(*kinds), generate
 
 

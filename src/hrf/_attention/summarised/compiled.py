@@ -1,8 +1,6 @@
-"""Summarised attention in compiled loops: plan and output in one go, without autograd."""
+"""Summarised attention in compiled loops, in float32: a plan of their own, and the output of `read` for it."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,60 +9,109 @@ from torch.nn.functional import pad
 from hrf import tuning
 from hrf._attention import loops
 from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.plan import Plan
+from hrf._attention.summarised.tree import Parts
 
-__all__ = ["Found", "attend"]
+__all__ = ["Compiled", "serves"]
 
 
-class Found(NamedTuple):
-    """Outputs of all heads, and what they were computed from.
+def serves(heads: Heads) -> bool:
+    """Whether the loops can compute these heads."""
+    return loops.serves(*heads[:3]) and heads.x.dtype == torch.float32
+
+
+class Compiled:
+    """Outputs of N heads, and the plan they were computed with.
+
+    Args:
+        heads: queries, keys and values in float32.
+        n_groups: of queries, a power of two.
+        n_clusters: of keys, a power of two.
+        tolerance: τ per head, ``(N,)``.
+        keep: whether `plan` will be called.
 
     Attributes:
-        out: ``(N, L, d_v)``; zeros for padding.
-        sizes: number of exact keys per group, ``(N, G)``.
-        missed: sum of (share of the mass)² expm1(γd²) over all other keys, ``(N, G)``.
+        out: outputs, ``(N, L, d_v)``; zeros for padding.
+        share: share of exact pairs of each head, ``(N,)``.
     """
 
-    out: Tensor
-    sizes: Tensor
-    missed: Tensor
+    @torch.no_grad()
+    def __init__(
+        self, heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor, *, keep: bool = False
+    ) -> None:
+        from hrf._attention.loops.products import ROWS, padded
+
+        x, y, v = (pad(t, (0, padded(t.shape[-1]) - t.shape[-1])) for t in heads[:3])
+        (n, length, dim), (n_keys, width) = x.shape, v.shape[1:]
+        self._real = [[row.nonzero().flatten() for row in mask] for mask in (heads.queries, heads.keys)]
+        self._queries, self._order = x.new_empty(x.shape), torch.empty(n, length, dtype=torch.long)
+        self._bounds = torch.empty(n, n_groups + 1, dtype=torch.long)
+        self._means, self._widths = x.new_empty(n, n_groups, dim), x.new_empty(n, n_groups)
+        self._metrics = x.new_empty(n, dim, dim)
+        self._keys = x.new_empty(n, n_keys + ROWS, dim + width)
+        self._key_order = torch.empty(n, n_keys, dtype=torch.long)
+        self._key_bounds = torch.empty(n, n_clusters + 1, dtype=torch.long)
+        self._centres, self._spreads = x.new_empty(n, n_clusters, dim), x.new_empty(n, n_keys)
+        self._sizes = torch.zeros(n, n_groups, dtype=torch.long)
+        self._find_parts(x, y, v)
+        out = x.new_zeros(n, length, width)
+        self._exact = self._attend(out, tolerance / heads.keys.sum(-1).clamp(min=1), keep)
+        self.out = out[..., : heads.v.shape[-1]]
+        pairs = (self._sizes * self._bounds.diff()).sum(-1)
+        self.share = pairs / (heads.queries.sum(-1) * heads.keys.sum(-1)).clamp(min=1)
+
+    def _find_parts(self, x: Tensor, y: Tensor, v: Tensor) -> None:
+        """Put queries into groups and keys into clusters."""
+        from hrf._attention.loops.parts import cluster_keys, group_queries
+
+        def prepare(h: int) -> None:
+            queries, keys = loops.arrays(*(real[h] for real in self._real))
+            of_groups = self._queries, self._order, self._bounds, self._means, self._widths, self._metrics
+            levels = self._means.shape[1].bit_length() - 1
+            group_queries(*loops.arrays(x[h], y[h]), queries, keys, levels, *loops.arrays(*(t[h] for t in of_groups)))
+            of_clusters = self._keys, self._key_order, self._key_bounds, self._centres, self._spreads
+            levels, metric = self._centres.shape[1].bit_length() - 1, self._metrics[h].numpy()
+            cluster_keys(*loops.arrays(y[h], v[h]), keys, levels, metric, *loops.arrays(*(t[h] for t in of_clusters)))
+
+        loops.each(prepare, [(h,) for h in range(len(x))])
+
+    def _attend(self, out: Tensor, bounds: Tensor, keep: bool) -> Tensor:
+        """Write the outputs and the numbers of exact keys; return the exact keys, if wanted."""
+        from hrf._attention.loops.summaries import GROUPS
+        from hrf._attention.loops.summarised import attend
+
+        n, n_groups = self._sizes.shape
+        jobs = torch.cartesian_prod(torch.arange(n), torch.arange(0, n_groups, GROUPS))
+        tasks = jobs.tensor_split(min(len(jobs), tuning.SUMMARY_TASKS_PER_THREAD * torch.get_num_threads()))
+        of_queries = self._queries, self._order, self._bounds, self._means, self._widths, self._metrics
+        of_keys = self._keys, self._key_bounds, self._centres, self._spreads
+        arrays = loops.arrays(*of_queries, *of_keys, bounds.log2().to(out.dtype), out, self._sizes)
+        found: list[Tensor] = [torch.empty(0)] * len(tasks)
+
+        def work(i: int) -> None:
+            found[i] = torch.from_numpy(attend(tasks[i].numpy(), *arrays, keep))
+
+        loops.each(work, [(i,) for i in range(len(tasks))])
+        return torch.cat(found).long()
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        groups, clusters = _parts(self._order, self._bounds), _parts(self._key_order, self._key_bounds)
+        sizes = self._sizes.flatten()
+        starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        head = torch.arange(len(self._sizes)).repeat_interleave(self._sizes.sum(-1))
+        # Rows of all heads one after the other, so that one search finds their clusters.
+        rows = self._key_order.shape[1] + 1
+        firsts = (self._key_bounds[:, :-1] + rows * torch.arange(len(self._sizes))[:, None]).flatten()
+        found = torch.searchsorted(firsts, self._exact + rows * head, right=True) - 1
+        cluster, first = found % self._centres.shape[1], self._key_bounds[:, :-1].flatten()[found]
+        return Plan(groups, clusters, starts, cluster * clusters.tokens.shape[-1] + self._exact - first)
 
 
-@torch.no_grad()
-def attend(heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor) -> Found:
-    """Compute the outputs for N heads in float32; numbers of groups and clusters are powers of two."""
-    from hrf._attention.loops.parts import cluster_keys, group_queries
-    from hrf._attention.loops.products import ROWS, padded
-    from hrf._attention.loops.summarised import attend as read
-    from hrf._attention.loops.summaries import GROUPS
-
-    x, y, v = (pad(t, (0, padded(t.shape[-1]) - t.shape[-1])) for t in heads[:3])
-    (n, length, dim), (n_keys, width) = x.shape, v.shape[1:]
-    real, real_keys = ([row.nonzero().flatten() for row in mask] for mask in (heads.queries, heads.keys))
-    queries, order = x.new_empty(n, length, dim), torch.empty(n, length, dtype=torch.long)
-    bounds, means = torch.empty(n, n_groups + 1, dtype=torch.long), x.new_empty(n, n_groups, dim)
-    widths, metrics = x.new_empty(n, n_groups), x.new_empty(n, dim, dim)
-    keys, key_order = x.new_empty(n, n_keys + ROWS, dim + width), torch.empty(n, n_keys, dtype=torch.long)
-    key_bounds, centres = torch.empty(n, n_clusters + 1, dtype=torch.long), x.new_empty(n, n_clusters, dim)
-    spreads = x.new_empty(n, n_keys)
-
-    def prepare(h: int) -> None:
-        arrays = loops.arrays(
-            x[h], y[h], real[h], real_keys[h], queries[h], order[h], bounds[h], means[h], widths[h], metrics[h]
-        )
-        group_queries(*arrays[:4], n_groups.bit_length() - 1, *arrays[4:])
-        arrays = loops.arrays(
-            y[h], v[h], real_keys[h], metrics[h], keys[h], key_order[h], key_bounds[h], centres[h], spreads[h]
-        )
-        cluster_keys(*arrays[:3], n_clusters.bit_length() - 1, *arrays[3:])
-
-    loops.each(prepare, [(h,) for h in range(n)])
-    out, sizes = x.new_zeros(n, length, v.shape[-1]), torch.zeros(n, n_groups, dtype=torch.long)
-    missed = x.new_zeros(n, n_groups)
-    limits = (tolerance / heads.keys.sum(-1).clamp(min=1)).log2().to(x.dtype)
-    jobs = torch.cartesian_prod(torch.arange(n), torch.arange(0, n_groups, GROUPS))
-    tasks = jobs.tensor_split(min(len(jobs), tuning.TASKS_PER_THREAD * torch.get_num_threads()))
-    arrays = loops.arrays(
-        queries, order, bounds, means, widths, metrics, keys, key_bounds, centres, spreads, limits, out, sizes, missed
-    )
-    loops.each(read, [(*loops.arrays(task), *arrays) for task in tasks])
-    return Found(out[..., : heads.v.shape[-1]], sizes, missed)
+def _parts(order: Tensor, bounds: Tensor) -> Parts:
+    """Return the parts ``order[bounds[p] : bounds[p + 1]]`` of each head."""
+    sizes = bounds.diff()
+    place = torch.arange(int(sizes.max()))
+    filled = place < sizes[..., None]
+    rows = (bounds[:, :-1, None] + place).where(filled, 0)
+    return Parts(order.gather(1, rows.flatten(1)).view(rows.shape), filled)

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hrf._attention.inputs import Inputs
+from hrf._attention.recompute import recompute
+from hrf._attention.summarised.compiled import Compiled, serves
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.method import SummarisedAttention
-from hrf._attention.summarised.plan import Plan, exact_plan, make_trees
+from hrf._attention.summarised.plan import Plan, make_plan, make_trees
 from hrf._attention.summarised.prediction import predicted_error, tolerance_for
 from hrf._attention.summarised.read import read
 from hrf._attention.summarised.report import SummaryCall
@@ -88,15 +90,39 @@ def _exact(heads: Heads) -> tuple[Tensor, _Account]:
 def _summarised(
     heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention
 ) -> tuple[Tensor, _Account]:
-    with torch.no_grad():
-        of_queries, of_keys, groups, clusters = make_trees(heads, n_groups, n_clusters)
-        if method.target_error is None:
-            tolerance = heads.x.new_full((len(heads.x),), float(method.tolerance))
-        else:
-            tolerance = tolerance_for(heads, (of_queries, of_keys), groups, clusters, method.target_error)
-        plan = exact_plan((of_queries, of_keys), groups, clusters, tolerance)
-        error = predicted_error(heads, plan) if method.report is not None else tolerance
-    return read(heads, plan), _Account(tolerance, _share(plan), error)
+    tolerance = _tolerance(heads, n_groups, n_clusters, method)
+    traced = torch.is_grad_enabled() and any(t.requires_grad for t in heads[:3])
+    reported = method.report is not None
+    if serves(heads):
+        found = Compiled(heads, n_groups, n_clusters, tolerance, keep=traced or reported)
+        plan = found.plan() if traced or reported else None
+        output, share = found.out, found.share
+        if traced and plan is not None:
+            output = _with_gradients(heads, plan, output)
+    else:
+        plan = make_plan(heads, n_groups, n_clusters, tolerance)
+        output, share = read(heads, plan), _share(plan)
+    error = tolerance if plan is None or not reported else predicted_error(heads, plan)
+    return output, _Account(tolerance, share, error)
+
+
+@torch.no_grad()
+def _tolerance(heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention) -> Tensor:
+    """Return τ of each head, ``(N,)``."""
+    if method.target_error is None:
+        return heads.x.new_full((len(heads.x),), float(method.tolerance))
+    of_queries, of_keys, groups, clusters = make_trees(heads, n_groups, n_clusters)
+    return tolerance_for(heads, (of_queries, of_keys), groups, clusters, method.target_error)
+
+
+def _with_gradients(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
+    """Return ``output``, with the gradients of `read`, which the backward pass computes."""
+
+    def function(x: Tensor, y: Tensor, v: Tensor) -> tuple[Tensor]:
+        traced = torch.is_grad_enabled()
+        return (read(heads._replace(x=x, y=y, v=v), plan) if traced else output,)
+
+    return recompute(function, *heads[:3], learned=())[0]
 
 
 def _share(plan: Plan) -> Tensor:
