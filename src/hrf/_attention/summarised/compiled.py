@@ -62,7 +62,7 @@ class Compiled:
 
     def _find_parts(self, x: Tensor, y: Tensor, v: Tensor) -> None:
         """Put queries into groups and keys into clusters."""
-        from hrf._attention.loops.parts import cluster_keys, group_queries
+        from hrf._attention.loops.groups import cluster_keys, group_queries
 
         def prepare(h: int) -> None:
             queries, keys = loops.arrays(*(real[h] for real in self._real))

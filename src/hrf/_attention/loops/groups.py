@@ -16,6 +16,7 @@ Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
 _TINY = np.float32(1e-30)
+_BLOCK = 256  # rows of a product
 
 
 @jit
@@ -53,21 +54,22 @@ def group_queries(
     root(of_keys, factor)
     taken = _taken(x, real)
     balanced(_times(taken, factor), levels, order[:n], bounds)
+    _sort(taken, real, order, rows)
+    residuals = taken
+    _centre(rows[:n], bounds, means, residuals)
     clear(metric.reshape(-1))
-    own, total = factor, np.float32(0)
+    for start in range(0, n, _BLOCK):
+        some = residuals[start : start + _BLOCK]
+        add_product_transposed(metric, some, some)
+    scale(metric.reshape(-1), np.float32(1) / max(n, 1))
+    images, total = _times(residuals, of_keys), np.float32(0)
     for group in range(len(widths)):
-        first, size = bounds[group], bounds[group + 1] - bounds[group]
-        for j in range(first, first + size):
-            copy(taken[order[j]], rows[j])
-            order[j] = real[order[j]]
-        covariance(rows[first : first + size], means[group], own)
-        scale(own.reshape(-1), np.float32(size))
-        increase(metric.reshape(-1), own.reshape(-1))
-        length = dot(own.reshape(-1), of_keys.reshape(-1))
-        widths[group] = length / max(size, 1)
+        length = np.float32(0)
+        for j in range(bounds[group], bounds[group + 1]):
+            length += dot(images[j], residuals[j])
+        widths[group] = length / max(bounds[group + 1] - bounds[group], 1)
         total += length
     scale(widths, n / max(total, _TINY))
-    scale(metric.reshape(-1), np.float32(1) / max(n, 1))
 
 
 @jit
@@ -102,28 +104,38 @@ def cluster_keys(
     root(metric, factor)
     taken = _taken(y, real)
     balanced(_times(taken, factor), levels, order[:n], bounds)
-    centred, image = np.zeros((ROWS, dim), y.dtype), np.zeros((ROWS, dim), y.dtype)
-    for cluster in range(len(means)):
-        first, last, mean = bounds[cluster], bounds[cluster + 1], means[cluster]
-        clear(mean)
-        for j in range(first, last):
-            increase(mean, taken[order[j]])
-        scale(mean, np.float32(1) / max(last - first, 1))
-        for start in range(first, last, ROWS):
-            some = min(ROWS, last - start)
-            clear(image.reshape(-1))
-            for j in range(some):
-                copy(taken[order[start + j]], centred[j])
-                decrease(centred[j], mean)
-            add_product(image, centred, metric)
-            for j in range(some):
-                spreads[start + j] = max(dot(image[j], centred[j]), np.float32(0))
+    _sort(taken, real, order, rows)
     for j in range(n):
-        copy(taken[order[j]], rows[j])
-        order[j] = real[order[j]]
         copy(v[order[j]], rows[j, dim:])
     for j in range(n, len(rows)):
         clear(rows[j])
+    residuals = taken
+    _centre(rows[:n], bounds, means, residuals)
+    images = _times(residuals, metric)
+    for j in range(n):
+        spreads[j] = max(dot(images[j], residuals[j]), np.float32(0))
+
+
+@jit
+def _sort(taken: Array, real: Integers, order: Integers, rows: Array) -> None:
+    """Copy vectors to rows by ``order``, and let it name tokens, of which only ``real`` were taken."""
+    for j in range(len(taken)):
+        copy(taken[order[j]], rows[j])
+        order[j] = real[order[j]]
+
+
+@jit
+def _centre(rows: Array, bounds: Integers, means: Array, out: Array) -> None:
+    """Write the mean of each part, and the difference of each row from it."""
+    for part in range(len(means)):
+        mean = means[part]
+        clear(mean)
+        for j in range(bounds[part], bounds[part + 1]):
+            increase(mean, rows[j])
+        scale(mean, np.float32(1) / max(bounds[part + 1] - bounds[part], 1))
+        for j in range(bounds[part], bounds[part + 1]):
+            copy(rows[j], out[j])
+            decrease(out[j], mean)
 
 
 @jit
