@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hrf import fitting, kernels, nn, projections, sampling, theory
-    from hrf._attention import AttentionState, Denominator, attention
+    from hrf._attention import (
+        AttentionState,
+        Denominator,
+        SummarisedAttention,
+        SummaryCall,
+        SummaryReport,
+        attention,
+    )
     from hrf.advice import advise
     from hrf.features import coefficients
     from hrf.features.asymmetric import AsymmetricExponential
@@ -52,6 +59,9 @@ __all__ = [
     "OptimalPositive",
     "Positive",
     "Projections",
+    "SummarisedAttention",
+    "SummaryCall",
+    "SummaryReport",
     "Trigonometric",
     "advise",
     "attention",
@@ -67,7 +77,14 @@ __all__ = [
 
 # Public names by module, as imported above for readers and type checkers.
 _NAMES = {
-    "hrf._attention": ("AttentionState", "Denominator", "attention"),
+    "hrf._attention": (
+        "AttentionState",
+        "Denominator",
+        "SummarisedAttention",
+        "SummaryCall",
+        "SummaryReport",
+        "attention",
+    ),
     "hrf.advice": ("advise",),
     "hrf.features": ("coefficients",),
     "hrf.features.asymmetric": ("AsymmetricExponential",),

@@ -61,3 +61,8 @@ TREE_HELD_BYTES = 1 << 28
 TREE_FLOATS = 1 << 23
 TREE_QUERIES = 2048
 EXACT_LOGITS = 1 << 26
+
+# Summarised attention (_attention/summarised): weights of keys for groups at a time, and floats of exact pairs.
+SUMMARY_FLOATS = 1 << 20
+EXACT_FLOATS = 1 << 20
+SUMMARY_TASKS_PER_THREAD = 3

@@ -151,7 +151,7 @@ def test_other_names_that_are_refused():
         with pytest.raises(ValueError, match="expected a name such as 'hrf'"):
             register(name)
     for name in (FITTED, interface.OBSERVED):
-        with pytest.raises(ValueError, match="which convert and load_maps use"):
+        with pytest.raises(ValueError, match="which is registered already"):
             register(name)
     transformers.AttentionInterface.register("theirs", lambda *_: None)
     with pytest.raises(ValueError, match="name is 'theirs', which means another implementation"):

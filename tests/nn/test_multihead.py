@@ -115,7 +115,9 @@ def test_masks_that_cannot_be_honoured_are_refused():
     x = torch.randn(LENGTH, WIDTH)
     window = nn.Transformer.generate_square_subsequent_mask(LENGTH).T
     for hint in (True, False):
-        with pytest.raises(ValueError, match=r"attn_mask of .* and shape \(5, 5\) .* is not causal over 5 queries"):
+        with pytest.raises(
+            ValueError, match=r"attn_mask of .* and shape \(5, 5\) .* is not causal over 5 queries"
+        ):
             layer(x, x, x, attn_mask=window, is_causal=hint)
     for shape in ((1, 1), (3, 3), (LENGTH,), (HEADS + 1, LENGTH, LENGTH)):
         mask = torch.ones(shape, dtype=torch.bool)

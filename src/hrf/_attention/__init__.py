@@ -3,5 +3,14 @@
 from hrf._attention.denominator import Denominator
 from hrf._attention.function import attention
 from hrf._attention.state import AttentionState
+from hrf._attention.summarised.method import SummarisedAttention
+from hrf._attention.summarised.report import SummaryCall, SummaryReport
 
-__all__ = ["AttentionState", "Denominator", "attention"]
+__all__ = [
+    "AttentionState",
+    "Denominator",
+    "SummarisedAttention",
+    "SummaryCall",
+    "SummaryReport",
+    "attention",
+]

@@ -12,6 +12,8 @@ from hrf._attention.inputs import check, check_map
 from hrf._attention.masks import read_mask
 from hrf._attention.operator import Operands, call_with_map, implemented_by
 from hrf._attention.packing import Packing
+from hrf._attention.summarised.method import SummarisedAttention
+from hrf._attention.summarised.run import run_summarised
 from hrf._attention.values import drop_keys
 from hrf.features.base import FeatureMap
 
@@ -23,12 +25,13 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | SummarisedAttention,
     *,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     key_padding_mask: Tensor | None = None,
+    query_padding_mask: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     denominator: Rule | Denominator = "clamp",
@@ -45,7 +48,7 @@ def attention(
         key: ``(..., H_kv, S, d)``. H is a multiple of H_kv: a key head serves H/H_kv consecutive query heads.
         value: ``(..., H_kv, S, d_v)``.
         feature_map: a map of the softmax kernel, or of the Gaussian kernel for attention with that. A map with
-            heads has one per query head.
+            heads has one per query head. Or a `hrf.SummarisedAttention`, which has no features.
         attn_mask: mask that broadcasts to ``(..., H, L, S)``, booleans, True to attend, or 0 and −inf, to be added to
             logits. It may hide padding, the same keys for all queries and heads, and keys after the query; any other
             mask is refused. To read it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
@@ -55,6 +58,8 @@ def attention(
             the square of the length.
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator; or 0 and −inf.
             A query that sees no key gives zeros.
+        query_padding_mask: booleans ``(..., L)``, True for padding among the queries of a `hrf.SummarisedAttention`,
+            whose queries share summaries: their output is zeros. Feature maps need none, and refuse it.
         scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.
         enable_gqa: accepted and without effect: H may always be a multiple of H_kv.
         denominator: ``"clamp"``, ``"raise"`` or ``"none"``, or a `hrf.Denominator` to read counts from. With
@@ -74,6 +79,23 @@ def attention(
     """
     if dropout_p:
         value = drop_keys(value, dropout_p)
+    if isinstance(feature_map, SummarisedAttention):
+        return run_summarised(
+            query,
+            key,
+            value,
+            feature_map,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            key_padding_mask=key_padding_mask,
+            query_padding_mask=query_padding_mask,
+            scale=scale,
+            cu_seqlens=cu_seqlens,
+        )
+    if query_padding_mask is not None:
+        raise ValueError(
+            "query_padding_mask came with a feature map, whose queries are independent; expected None"
+        )
     if torch.compiler.is_compiling():
         check_map(feature_map)
         operands = Operands(

@@ -15,7 +15,7 @@ from torch import Tensor
 from hrf._attention.masks import padding
 from hrf.features.base import FeatureMap
 
-__all__ = ["Inputs", "check", "check_map"]
+__all__ = ["Inputs", "check", "check_map", "check_query_padding"]
 
 
 class Inputs(NamedTuple):
@@ -80,7 +80,7 @@ def check(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | None,
     *,
     paired: bool = False,
     key_padding_mask: Tensor | None = None,
@@ -88,7 +88,7 @@ def check(
 ) -> Inputs:
     """Bring the inputs to one form, or raise an error that says which of them does not fit, and why.
 
-    Causal and packed attention are ``paired``: they need a key for each query.
+    Causal and packed attention are ``paired``: they need a key for each query. Attention without features has no map.
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -96,8 +96,10 @@ def check(
             raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
         if tensor.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
-    check_map(feature_map)
-    _check_shapes(query, key, value, feature_map)
+    _check_shapes(query, key, value)
+    if feature_map is not None:
+        check_map(feature_map)
+        _check_fit(query, key, feature_map)
     length, keys = query.shape[-2], key.shape[-2]
     if paired and length != keys:
         raise ValueError(
@@ -109,7 +111,7 @@ def check(
         raise ValueError(f"scale is {scale}; expected a positive number: its root scales query and key")
     batch = tuple(query.shape[:-3])
     size = math.prod(batch)
-    dtype = torch.promote_types(feature_map.dtype, torch.float32)
+    dtype = torch.promote_types(torch.float32 if feature_map is None else feature_map.dtype, torch.float32)
     for tensor in (query, key, value):
         dtype = torch.promote_types(dtype, tensor.dtype)
     query, key, value = (tensor.reshape(size, *tensor.shape[-3:]) for tensor in (query, key, value))
@@ -125,22 +127,35 @@ def check_map(feature_map: FeatureMap) -> None:
         raise TypeError(f"feature_map is {feature_map!r}; expected a FeatureMap, such as hrf.Positive")
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap) -> None:
+def check_query_padding(mask: Tensor, query: Tensor) -> None:
+    """Refuse anything but booleans, one per position of the query."""
+    expected = (*query.shape[:-3], query.shape[-2])
+    if mask.dtype != torch.bool or tuple(mask.shape) != expected:
+        raise ValueError(
+            f"query_padding_mask is a tensor of {mask.dtype} and shape {tuple(mask.shape)}; expected booleans "
+            f"{expected}"
+        )
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if query.shape[:-3] != key.shape[:-3] or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(
             f"the shapes are {shapes}; expected (..., H, L, d), (..., H_kv, S, d) and (..., H_kv, S, d_v) "
             "with the same batch axes"
         )
+    heads, key_heads = query.shape[-3], key.shape[-3]
+    if key_heads == 0 or heads % key_heads:
+        raise ValueError(f"{heads} query heads cannot share {key_heads} key heads; expected a multiple")
+
+
+def _check_fit(query: Tensor, key: Tensor, feature_map: FeatureMap) -> None:
     for name, tensor in (("query", query), ("key", key)):
         if tensor.shape[-1] != feature_map.dim:
             raise ValueError(
                 f"{name} has last dimension {tensor.shape[-1]}, the map was built for dim={feature_map.dim}"
             )
-    heads, key_heads = query.shape[-3], key.shape[-3]
-    if key_heads == 0 or heads % key_heads:
-        raise ValueError(f"{heads} query heads cannot share {key_heads} key heads; expected a multiple")
-    if feature_map.heads not in (None, heads):
+    if feature_map.heads not in (None, query.shape[-3]):
         raise ValueError(
-            f"query has {heads} heads, the map has {feature_map.heads}; expected the same or None"
+            f"query has {query.shape[-3]} heads, the map has {feature_map.heads}; expected the same or None"
         )

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
-from hrf._attention import attention
+from hrf._attention import SummarisedAttention, attention
 from hrf._attention.values import drop_keys, unit_values
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
@@ -44,6 +44,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         batch_first: ``(N, L, embed_dim)`` rather than ``(L, N, embed_dim)``.
         device: device of the parameters.
         dtype: dtype of the parameters.
+        attention: a `hrf.SummarisedAttention`, to be used in place of a feature map.
         feature_map: ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a map with ``dim = embed_dim /
             num_heads``; or a function of ``(dim, heads=..., generator=...)`` that returns a map, for instance
             ``functools.partial(hrf.Positive, n_projections=64)``.
@@ -80,6 +81,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        attention: SummarisedAttention | None = None,
         feature_map: MapName | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
@@ -102,6 +104,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         )
         if redraw_every is not None:
             check_count("redraw_every", redraw_every)
+        if attention is not None and not isinstance(attention, SummarisedAttention):
+            raise TypeError(f"attention is {attention!r}; expected a hrf.SummarisedAttention, or None")
+        self.attention = attention
         self.normalize, self.redraw_every = normalize, redraw_every
         # Half precision is for the parameters only: the map computes in float32 or wider.
         weight = self.out_proj.weight
@@ -162,7 +167,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             without N if the query has none.
         """
         check_tensors(query=query, key=key, value=value)
-        batched = query.ndim == 3
+        batched, own = query.ndim == 3, self.attention is not None and query is key
         if batched and not self.batch_first:
             query, key, value = (u.transpose(0, 1) for u in (query, key, value))
         q, k, v = self._projected(query, key, value)
@@ -177,13 +182,16 @@ class MultiheadAttention(nn.MultiheadAttention):
             "key_padding_mask": key_padding_mask,
             "scale": 1.0 if self.normalize else None,
         }
+        method = self.feature_map if self.attention is None else self.attention
+        if own and key_padding_mask is not None:  # padding of self-attention is padding of queries, too
+            options["query_padding_mask"] = key_padding_mask != 0
         weights = None
         if need_weights:
-            weights = attention(q, k, unit_values(k), self.feature_map, **options)
+            weights = attention(q, k, unit_values(k), method, **options)
             mixed = weights @ v
             weights = weights.mean(-3) if average_attn_weights else weights
         else:
-            mixed = attention(q, k, v, self.feature_map, **options)
+            mixed = attention(q, k, v, method, **options)
         output = self.out_proj(mixed.transpose(-3, -2).flatten(-2))
         return output.transpose(0, 1) if batched and not self.batch_first else output, weights
 

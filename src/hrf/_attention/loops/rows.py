@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hrf._attention.loops.jit import jit
 
-__all__ = ["add", "clear", "copy", "dot", "increase", "scale", "scaled"]
+__all__ = ["add", "add_scaled", "clear", "copy", "decrease", "dot", "fill", "increase", "scale", "scaled"]
 
 Row = NDArray[np.floating]
 
@@ -17,6 +17,13 @@ def clear(row: Row) -> None:
     """Set to zero."""
     for j in range(len(row)):
         row[j] = 0
+
+
+@jit
+def fill(row: Row, number: float) -> None:
+    """Set all numbers to one."""
+    for j in range(len(row)):
+        row[j] = number
 
 
 @jit
@@ -52,6 +59,20 @@ def increase(total: Row, row: Row) -> None:
     """Add a row in place."""
     for j in range(len(total)):
         total[j] += row[j]
+
+
+@jit
+def decrease(total: Row, row: Row) -> None:
+    """Subtract a row in place."""
+    for j in range(len(total)):
+        total[j] -= row[j]
+
+
+@jit
+def add_scaled(total: Row, row: Row, factor: float) -> None:
+    """Add a row times a number in place."""
+    for j in range(len(total)):
+        total[j] += factor * row[j]
 
 
 @jit

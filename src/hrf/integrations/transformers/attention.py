@@ -14,14 +14,14 @@ from torch import Generator, Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from hrf._attention import Denominator, attention
+from hrf._attention import Denominator, SummarisedAttention, attention
 from hrf._attention.denominator import Rule
 from hrf._attention.operator import Operands, call_operator, call_with_map
 from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
 from hrf.integrations.transformers.decoding import attend_and_keep, found, watch
-from hrf.integrations.transformers.interface import FITTED, add, check_name, refuse
+from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall
 from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
@@ -148,12 +148,30 @@ class _Fitted(_Attention):
         return phi
 
 
+class _Summarised(_Attention):
+    """Attention by summaries, which needs no map; causal layers are refused."""
+
+    @override
+    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
+        return attention(
+            call.query,
+            call.key,
+            call.value,
+            SummarisedAttention(),
+            is_causal=call.is_causal and call.query.shape[2] > 1,
+            key_padding_mask=call.ignore,
+            query_padding_mask=call.ignore if call.is_self else None,
+            scale=call.scale,
+        )
+
+
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
     maps: dict[str, FeatureMap] = module.__dict__.setdefault("hrf_maps", {})
     return maps
 
 
 add(FITTED, _Fitted())
+add(SUMMARISED, _Summarised())
 
 
 def _decodable(call: AttentionCall, dropout: float) -> bool:

@@ -18,9 +18,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from hrf.integrations.transformers.masks import mask
 
-__all__ = ["FITTED", "OBSERVED", "add", "check_name", "is_ours", "refuse", "why_unsupported"]
+__all__ = ["FITTED", "OBSERVED", "SUMMARISED", "add", "check_name", "is_ours", "refuse", "why_unsupported"]
 
 FITTED = "hrf_fitted"  # name of the implementation that uses fitted maps
+SUMMARISED = "hrf-summarised"  # name of attention by summaries, without maps
 OBSERVED = "hrf_observed"  # name of exact attention that is watched
 
 # Transformers reads a meaning into names that contain these.
@@ -34,10 +35,8 @@ def check_name(name: str) -> None:
     taken = {*AttentionInterface().keys(), *AttentionMaskInterface().keys()} - _ours
     if not isinstance(name, str) or not name:
         raise ValueError(f"name is {name!r}; expected a name such as 'hrf'")
-    if name in (FITTED, OBSERVED):
-        raise ValueError(
-            f"name is {name!r}, which convert and load_maps use; expected another, such as 'hrf'"
-        )
+    if name in (FITTED, OBSERVED, SUMMARISED):
+        raise ValueError(f"name is {name!r}, which is registered already; expected another, such as 'hrf'")
     if name in taken or any(part in name for part in _MEANINGS):
         raise ValueError(
             f"name is {name!r}, which means another implementation to Transformers; expected a name of your own, "

@@ -83,6 +83,8 @@ class AttentionCall(NamedTuple):
         ignore: keys to ignore, booleans ``(B, S)``, or ``None``.
         is_causal: whether query i sees the keys 0 … S − L + i only.
         scale: factor of the logits.
+        is_self: whether queries and keys are the same tokens, as far as the module tells: padding of the keys is
+            padding of the queries then.
     """
 
     query: Tensor
@@ -91,6 +93,7 @@ class AttentionCall(NamedTuple):
     ignore: Tensor | None
     is_causal: bool
     scale: float
+    is_self: bool = False
 
     @classmethod
     def of(
@@ -135,7 +138,10 @@ class AttentionCall(NamedTuple):
             ):  # graphs do not look at values
                 ignore = ~attention_mask.bool().expand(len(key), -1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return cls(query, key, value, ignore, causal, scale)
+        # Attention of a decoder to its encoder is not causal, and has lengths of its own.
+        crossed = any(getattr(module, name, False) for name in ("is_cross_attention", "is_decoder"))
+        is_self = query.shape[2] == key.shape[2] and (causal or not crossed)
+        return cls(query, key, value, ignore, causal, scale, is_self)
 
     def rows(self) -> tuple[Tensor, bool]:
         """Return queries, one per key if causal, and whether they are: a cache may hold more keys than queries."""

@@ -1,0 +1,170 @@
+"""Balanced trees in compiled loops: vectors in equal parts, near each other, as in ``summarised/tree.py``.
+
+Directions come from a sample of each part, and a part is cut at its median up to the width of a histogram's bin: parts
+are as even as the exact ones, and in which of two neighbours a vector near a border goes makes no difference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrf._attention.loops.jit import jit
+from hrf._attention.loops.products import add_product_transposed
+from hrf._attention.loops.rows import add_scaled, clear, copy, decrease, dot, increase, scale
+
+__all__ = ["balanced", "covariance", "root"]
+
+Array = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+_SAMPLE = 64  # vectors that a direction is found from
+_ITERATIONS = 6
+_BINS = 256
+_SPREADS = np.float32(3)  # standard deviations on both sides that bins cover
+_JITTER = np.float32(1e-5)  # of the trace
+_TINY = np.float32(1e-30)
+
+
+@jit
+def balanced(u: Array, levels: int, order: Integers, bounds: Integers) -> None:
+    """Cut the rows of u into 2^levels parts: part p is ``order[bounds[p] : bounds[p + 1]]``.
+
+    Args:
+        u: vectors ``(n, d)``; overwritten.
+        levels: of the tree.
+        order: rows, ``(n,)``; written.
+        bounds: ``(2^levels + 1,)``; written.
+    """
+    n, dim = u.shape
+    spare, own, spare_order, bins = np.empty_like(u), order, np.empty_like(order), np.empty(n, np.int32)
+    sample, direction, mean = (
+        np.empty((_SAMPLE, dim), u.dtype),
+        np.empty(dim, u.dtype),
+        np.empty(dim, u.dtype),
+    )
+    matrix, image, counts = np.empty((dim, dim), u.dtype), np.empty(dim, u.dtype), np.empty(_BINS, np.int64)
+    for j in range(n):
+        own[j] = j
+    for level in range(levels):
+        for part in range(1 << level):
+            first, last = (part * n) >> level, ((part + 1) * n) >> level
+            middle = ((2 * part + 1) * n) >> (level + 1)
+            base, spread = _direction(u[first:last], sample, matrix, direction, image, mean)
+            _find_bins(u[first:last], direction, base, _BINS / (2 * _SPREADS) / spread, bins)
+            _cut(u, own, first, middle, last, bins, counts, spare, spare_order)
+        u, spare, own, spare_order = spare, u, spare_order, own
+    if levels % 2:
+        order[:] = own
+    for part in range((1 << levels) + 1):
+        bounds[part] = (part * n) >> levels
+
+
+@jit
+def _direction(
+    u: Array, sample: Array, matrix: Array, direction: Array, image: Array, mean: Array
+) -> tuple[float, float]:
+    """Write the top principal direction of some rows; return mean and standard deviation along it."""
+    n = min(len(u), _SAMPLE)
+    if n == 0:
+        return np.float32(0), np.float32(1)
+    clear(mean)
+    for i in range(n):
+        copy(u[i * len(u) // n], sample[i])
+        increase(mean, sample[i])
+    scale(mean, np.float32(1) / n)
+    for i in range(n):
+        decrease(sample[i], mean)
+    clear(matrix.reshape(-1))
+    add_product_transposed(matrix, sample[:n], sample[:n])
+    longest = 0
+    for k in range(1, len(matrix)):
+        if matrix[k, k] > matrix[longest, longest]:
+            longest = k
+    copy(matrix[longest], direction)
+    for _ in range(_ITERATIONS):
+        scale(direction, 1 / max(np.sqrt(dot(direction, direction)), _TINY))
+        clear(image)
+        for k in range(len(matrix)):
+            add_scaled(image, matrix[k], direction[k])
+        copy(image, direction)
+    length = np.sqrt(dot(direction, direction))  # top eigenvalue of Σ s sᵀ
+    scale(direction, 1 / max(length, _TINY))
+    return dot(direction, mean), max(np.sqrt(length / n), _TINY)
+
+
+@jit
+def _find_bins(u: Array, direction: Array, base: float, factor: float, bins: NDArray[np.int32]) -> None:
+    for j in range(len(u)):
+        place = (dot(u[j], direction) - base) * factor + np.float32(_BINS // 2)
+        bins[j] = np.int32(min(max(place, np.float32(0)), np.float32(_BINS - 1)))
+
+
+@jit
+def _cut(
+    u: Array,
+    order: Integers,
+    first: int,
+    middle: int,
+    last: int,
+    bins: NDArray[np.int32],
+    counts: Integers,
+    to_rows: Array,
+    to_order: Integers,
+) -> None:
+    """Write rows with the lower bins from ``first`` on, up to ``middle``, and the others from there on."""
+    counts[:] = 0
+    for j in range(last - first):
+        counts[bins[j]] += 1
+    of_border, border = middle - first, 0
+    while of_border > counts[border]:
+        of_border -= counts[border]
+        border += 1
+    left, right = first, middle
+    for j in range(last - first):
+        goes_left = bins[j] < border
+        if bins[j] == border and of_border > 0:
+            of_border -= 1
+            goes_left = True
+        to = left if goes_left else right
+        left, right = left + goes_left, right + (not goes_left)
+        to_order[to] = order[first + j]
+        copy(u[first + j], to_rows[to])
+
+
+@jit
+def covariance(u: Array, mean: Array, out: Array) -> None:
+    """Write the mean of the rows ``u (n, d)`` and their covariance, ``(d, d)``."""
+    n, dim = u.shape
+    clear(mean)
+    clear(out.reshape(-1))
+    for j in range(n):
+        increase(mean, u[j])
+    inverse = np.float32(1) / max(n, 1)
+    scale(mean, inverse)
+    block = np.zeros((_SAMPLE, dim), u.dtype)
+    for start in range(0, n, _SAMPLE):
+        some = min(_SAMPLE, n - start)
+        for j in range(some):
+            copy(u[start + j], block[j])
+            decrease(block[j], mean)
+        add_product_transposed(out, block[:some], block[:some])
+    scale(out.reshape(-1), inverse)
+
+
+@jit
+def root(metric: Array, out: Array) -> None:
+    """Write the Cholesky root R of a metric with some jitter, R Rᵀ = metric: ``|u R|²`` is uᵀ metric u."""
+    dim, trace = len(metric), np.float32(0)
+    for i in range(dim):
+        trace += metric[i, i]
+    clear(out.reshape(-1))
+    for i in range(dim):
+        for j in range(i + 1):
+            total = metric[i, j]
+            for k in range(j):
+                total -= out[i, k] * out[j, k]
+            if i == j:
+                out[i, i] = np.sqrt(max(total + _JITTER * trace, _TINY))
+            else:
+                out[i, j] = total / out[j, j]

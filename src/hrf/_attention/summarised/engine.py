@@ -1,0 +1,132 @@
+"""From the inputs of `hrf.attention` to heads of similar length, and back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hrf._attention.inputs import Inputs
+from hrf._attention.recompute import recompute
+from hrf._attention.summarised.compiled import Compiled, serves
+from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.method import SummarisedAttention
+from hrf._attention.summarised.plan import Plan, make_plan, make_trees
+from hrf._attention.summarised.prediction import predicted_error, tolerance_for
+from hrf._attention.summarised.read import read
+from hrf._attention.summarised.report import SummaryCall
+
+__all__ = ["summarised_attention"]
+
+
+class _Account(NamedTuple):
+    """Tolerance, exact share and predicted error of the heads of some batch items, ``(b, H)`` each."""
+
+    tolerance: Tensor
+    exact_share: Tensor
+    predicted_error: Tensor
+
+
+def summarised_attention(inputs: Inputs, method: SummarisedAttention) -> Tensor:
+    """Return ``(B, H, L, d_v)``. Items of equal numbers of groups and clusters go together, the others apart."""
+    repeated = (inputs.key, inputs.value)
+    key, value = (u.repeat_interleave(inputs.groups, 1) if inputs.groups > 1 else u for u in repeated)
+    batch, device = len(inputs.query), inputs.query.device
+    queries = _present(inputs.present, batch, inputs.query.shape[2], device)
+    keys = _present(None if inputs.ignore is None else ~inputs.ignore, batch, key.shape[2], device)
+    items: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, counts in enumerate(zip(queries.sum(-1).tolist(), keys.sum(-1).tolist(), strict=True)):
+        items[method.sizes(*counts)].append(i)
+    outputs, accounts = [], []
+    for sizes, own in items.items():
+        tensors = (inputs.query * inputs.root, key * inputs.root, value)
+        part = [u if len(own) == batch else u[own] for u in (*tensors, queries, keys)]
+        heads = _heads(inputs.dtype, *part)
+        output, account = _exact(heads) if sizes == (0, 0) else _summarised(heads, *sizes, method)
+        outputs.append(output.unflatten(0, (len(own), -1)))
+        accounts.append(_Account(*(u.unflatten(0, (len(own), -1)) for u in account)))
+    order = torch.tensor([i for own in items.values() for i in own], device=device).argsort()
+    if method.report is not None and batch:
+        sizes_of = torch.tensor([sizes for sizes, own in items.items() for _ in own], device=device)[order]
+        parts = (torch.cat(u)[order] for u in zip(*accounts, strict=True))
+        method.report.add(SummaryCall(*sizes_of.unbind(-1), *parts))
+    if not batch:
+        return inputs.query.new_zeros(*inputs.query.shape[:3], value.shape[-1], dtype=inputs.dtype)
+    return torch.cat(outputs)[order] if len(outputs) > 1 else outputs[0]
+
+
+def _present(mask: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:
+    return torch.ones(batch, length, dtype=torch.bool, device=device) if mask is None else mask
+
+
+def _heads(
+    dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, queries: Tensor, keys: Tensor
+) -> Heads:
+    """Put heads and batch items in one axis; padding becomes zeros, so that its content cannot matter."""
+    n = query.shape[1]
+    x, y, v = (
+        u.to(dtype).masked_fill(~real[:, None, :, None], 0).flatten(0, 1)
+        for u, real in ((query, queries), (key, keys), (value, keys))
+    )
+    return Heads(x, y, v, queries.repeat_interleave(n, 0), keys.repeat_interleave(n, 0))
+
+
+def _exact(heads: Heads) -> tuple[Tensor, _Account]:
+    """Attend exactly: the items are too short for summaries."""
+    seen = heads.keys[:, None].expand(-1, heads.x.shape[1], -1)
+    # A row without key would be NaN, and its zeros come from the mask below.
+    some = seen | ~seen.any(-1, keepdim=True)
+    output = F.scaled_dot_product_attention(
+        *heads[:3], attn_mask=None if bool(seen.all()) else some, scale=1.0
+    )
+    output = output * (heads.queries & heads.keys.any(-1, keepdim=True))[..., None]
+    nothing = torch.zeros(len(output), dtype=output.dtype, device=output.device)
+    return output, _Account(nothing, nothing + 1, nothing)
+
+
+def _summarised(
+    heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention
+) -> tuple[Tensor, _Account]:
+    tolerance = _tolerance(heads, n_groups, n_clusters, method)
+    traced = torch.is_grad_enabled() and any(t.requires_grad for t in heads[:3])
+    reported = method.report is not None
+    if serves(heads):
+        found = Compiled(heads, n_groups, n_clusters, tolerance, keep=traced or reported)
+        plan = found.plan() if traced or reported else None
+        output, share = found.out, found.share
+        if traced and plan is not None:
+            output = _with_gradients(heads, plan, output)
+    else:
+        plan = make_plan(heads, n_groups, n_clusters, tolerance)
+        output, share = read(heads, plan), _share(plan)
+    error = tolerance if plan is None or not reported else predicted_error(heads, plan)
+    return output, _Account(tolerance, share, error)
+
+
+@torch.no_grad()
+def _tolerance(heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention) -> Tensor:
+    """Return τ of each head, ``(N,)``."""
+    if method.target_error is None:
+        return heads.x.new_full((len(heads.x),), float(method.tolerance))
+    of_queries, of_keys, groups, clusters = make_trees(heads, n_groups, n_clusters)
+    return tolerance_for(heads, (of_queries, of_keys), groups, clusters, method.target_error)
+
+
+def _with_gradients(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
+    """Return ``output``, with the gradients of `read`, which the backward pass computes."""
+
+    def function(x: Tensor, y: Tensor, v: Tensor) -> tuple[Tensor]:
+        traced = torch.is_grad_enabled()
+        return (read(heads._replace(x=x, y=y, v=v), plan) if traced else output,)
+
+    return recompute(function, *heads[:3], learned=())[0]
+
+
+def _share(plan: Plan) -> Tensor:
+    """Return the share of exact pairs of each head, ``(N,)``."""
+    sizes = plan.groups.filled.sum(-1)  # (N, G)
+    pairs = (plan.starts.diff().reshape(sizes.shape) * sizes).sum(-1)
+    return pairs / (sizes.sum(-1) * plan.clusters.filled.sum((1, 2)))

@@ -1,0 +1,98 @@
+"""`hrf.SummarisedAttention`: the choices of the method."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from hrf._attention.summarised.report import SummaryReport
+from hrf.checks import check_count, check_positive
+
+__all__ = ["SummarisedAttention"]
+
+SHORTEST = 256  # without sizes given, fewer queries or keys are computed exactly: it costs no more
+
+
+class SummarisedAttention:
+    """Softmax attention by summaries, with exact pairs where a summary would err: nothing is fitted or drawn.
+
+    Queries of each head are cut into groups and keys into clusters, all of the same size. A group of queries reads a
+    summary of each cluster (mass, mean key and mean value under the weights of the mean query), and meets some keys
+    exactly: key j if its share of the group's mass, times the relative standard deviation √expm1(γ d²) of what the
+    summary would get wrong (log-normal, with γ d² the variance of the logit), is at least ``tolerance`` over the number
+    of keys.
+    Give an instance to `hrf.attention` in place of a feature map.
+
+    Gradients are exact for groups, clusters and exact pairs held fixed.
+
+    Args:
+        n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈(3 + log₂ L)/2⌉ for L queries: 64 at 512,
+            256 at 4,096 to 8,192, so that time per token grows with √L. A sequence with fewer queries than groups or
+            fewer keys than clusters is computed exactly; without sizes given, also one of fewer than 256 queries or
+            keys.
+        n_clusters: clusters of keys per head, by the same rule from the number of keys.
+        tolerance: τ. 0 is exact attention, ``math.inf`` has no exact pair; ``"auto"`` picks τ per head, for
+            ``target_error``.
+        target_error: relative error of each head's output to aim at, with ``tolerance="auto"``, by the prediction that
+            `SummaryCall` reports.
+        report: where to add an account of each call, which costs some time.
+
+    >>> import torch, hrf
+    >>> q, k, v = torch.randn(3, 1, 4, 1000, 16)
+    >>> report = hrf.SummaryReport()
+    >>> method = hrf.SummarisedAttention(tolerance=0.5, report=report)
+    >>> hrf.attention(q, k, v, method).shape
+    torch.Size([1, 4, 1000, 16])
+    >>> report.calls[0].exact_share.shape
+    torch.Size([1, 4])
+    """
+
+    def __init__(
+        self,
+        n_groups: int | None = None,
+        n_clusters: int | None = None,
+        tolerance: float | Literal["auto"] = 1.0,
+        *,
+        target_error: float | None = None,
+        report: SummaryReport | None = None,
+    ) -> None:
+        self.n_groups = _power_of_two("n_groups", n_groups)
+        self.n_clusters = _power_of_two("n_clusters", n_clusters)
+        if tolerance == "auto":
+            if target_error is None:
+                raise ValueError("tolerance is 'auto' without a target_error; expected one, such as 0.01")
+            check_positive("target_error", target_error)
+        elif target_error is not None:
+            raise ValueError(
+                f"target_error is {target_error} with tolerance {tolerance}; expected tolerance='auto'"
+            )
+        elif isinstance(tolerance, str) or not tolerance >= 0:
+            raise ValueError(f"tolerance is {tolerance!r}; expected 'auto', or a number that is not negative")
+        self.tolerance, self.target_error, self.report = tolerance, target_error, report
+
+    def __repr__(self) -> str:
+        aim = "" if self.target_error is None else f", target_error={self.target_error:g}"
+        sizes = f"n_groups={self.n_groups}, n_clusters={self.n_clusters}"
+        return f"SummarisedAttention({sizes}, tolerance={self.tolerance!r}{aim})"
+
+    def sizes(self, queries: int, keys: int) -> tuple[int, int]:
+        """Return the numbers of groups and clusters for numbers of queries and keys; (0, 0) is exact attention."""
+        given = self.n_groups is not None and self.n_clusters is not None
+        if not given and min(queries, keys) < SHORTEST:
+            return 0, 0
+        groups, clusters = self.n_groups or grown(queries), self.n_clusters or grown(keys)
+        return (groups, clusters) if queries >= groups and keys >= clusters else (0, 0)
+
+
+def grown(length: int) -> int:
+    """Return 2^⌈(3 + log₂ length)/2⌉."""
+    return 1 << math.ceil((3 + math.log2(length)) / 2)
+
+
+def _power_of_two(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    count = check_count(name, value)
+    if count & (count - 1):
+        raise ValueError(f"{name} is {count}; expected a power of two: a tree halves the sequence")
+    return count

@@ -1,0 +1,123 @@
+"""Summarised attention in compiled loops: their plan is a valid one, and the output is that of `read` for this plan."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attention.summarised.cases import exact, random_heads
+from hrf._attention.summarised import engine
+from hrf._attention.summarised.compiled import Compiled, serves
+from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.plan import log_errors, log_weights
+from hrf._attention.summarised.read import read
+from hrf._attention.summarised.statistics import clusters_of, groups_of
+
+CASES = [
+    (3, 100, 130, 16, 16, 8, 8, 1.0),
+    (2, 300, 333, 20, 12, 16, 32, 0.5),
+    (2, 96, 201, 64, 40, 16, 32, math.inf),
+    (2, 301, 128, 8, 3, 128, 128, 2.0),
+    (1, 700, 90, 33, 9, 128, 16, 0.2),
+]
+
+
+def compiled(heads: Heads, n_groups: int, n_clusters: int, tolerance: float) -> Compiled:
+    return Compiled(heads, n_groups, n_clusters, torch.full((len(heads.x),), tolerance), keep=True)
+
+
+def single(heads: Heads) -> Heads:
+    return Heads(*(t.float() for t in heads[:3]), *heads[3:])
+
+
+def rounding(heads: Heads) -> float:
+    """Bound the relative error of a weight: that of its logit, a sum of d products, and of sums over all keys."""
+    longest = heads.x.norm(dim=-1).max() * heads.y.norm(dim=-1).max()
+    terms = heads.x.shape[-1] + heads.y.shape[1] ** 0.5
+    return float(torch.finfo(torch.float32).eps * terms * (1 + longest) * heads.v.abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", [0.0, 1.0, 8.0])
+def test_outputs_are_those_of_the_plan(case, size):
+    *shape, n_groups, n_clusters, tolerance = case
+    heads = random_heads(*shape, padded=0.1)
+    heads = single(heads._replace(x=heads.x * size, y=heads.y * size))
+    assert serves(heads)
+    found = compiled(heads, n_groups, n_clusters, tolerance)
+    plan = found.plan()
+    wide = Heads(*(t.double() for t in heads[:3]), *heads[3:])
+    assert (found.out - read(wide, plan)).abs().max() <= rounding(heads)
+    pairs = int((plan.starts.diff() * plan.groups.filled.sum(-1).flatten()).sum())
+    every = heads.queries.sum(-1) * heads.keys.sum(-1)
+    assert float((found.share * every).sum()) == pytest.approx(pairs, rel=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_hold_every_token_once_and_are_even(case):
+    *shape, n_groups, n_clusters, tolerance = case
+    heads = single(random_heads(*shape, padded=0.1))
+    plan = compiled(heads, n_groups, n_clusters, tolerance).plan()
+    for parts, real in ((plan.groups, heads.queries), (plan.clusters, heads.keys)):
+        sizes = parts.filled.sum(-1)
+        for n in range(len(real)):
+            tokens = parts.tokens[n][parts.filled[n]]
+            assert sorted(tokens.tolist()) == real[n].nonzero().flatten().tolist()
+        assert int((sizes.amax(-1) - sizes.amin(-1)).max()) <= 1
+
+
+def test_exact_keys_are_those_above_the_tolerance():
+    heads, tolerance = single(random_heads(2, 200, 300, 16, 8)), 0.8
+    plan = compiled(heads, 16, 16, tolerance).plan()
+    groups = groups_of(heads, plan.groups)
+    clusters = clusters_of(heads, plan.clusters, groups.metric)
+    weights = log_weights(groups.mean, clusters, plan.clusters.filled)
+    bound = (tolerance / heads.keys.sum(-1)).log()[:, None, None, None]
+    errors, chosen = log_errors(weights, groups.width, clusters) - bound, plan.is_exact(slice(None))
+    near = 0.05 * math.log(2)  # of the approximation of log √expm1
+    assert not (chosen & (errors < -near)).any()
+    assert not (~chosen & (errors > near)).any()
+    assert 0 < float(chosen.float().mean()) < 0.9
+
+
+@pytest.mark.parametrize("size", [1.0, 8.0])
+def test_without_tolerance_it_is_exact_attention(size):
+    heads = random_heads(2, 150, 170, 16, 8, padded=0.1)
+    heads = single(heads._replace(x=heads.x * size, y=heads.y * size))
+    found = compiled(heads, 16, 16, 0.0)
+    wide = Heads(*(t.double() for t in heads[:3]), *heads[3:])
+    assert (found.out - exact(wide)).abs().max() <= rounding(heads)
+
+
+def test_trees_are_as_good_as_exact_ones():
+    """Spreads of clusters, which the error follows, are near those of the plain tree."""
+    from hrf._attention.summarised.plan import make_trees
+
+    heads = single(random_heads(2, 512, 512, 16, 8))
+    *_, plain = make_trees(heads, 32, 32)
+    plan = compiled(heads, 32, 32, math.inf).plan()
+    own = clusters_of(heads, plan.clusters, groups_of(heads, plan.groups).metric)
+    assert float(own.spread.mean()) <= 1.1 * float(plain.spread.mean())
+
+
+def test_gradients_are_those_of_the_plan(monkeypatch):
+    import hrf
+
+    kept = []
+    monkeypatch.setattr(engine, "Compiled", lambda *a, **k: kept.append(Compiled(*a, **k)) or kept[-1])
+    g = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, 90, 16, generator=g).requires_grad_() for _ in range(3)]
+    method = hrf.SummarisedAttention(8, 8, tolerance=1.0)
+    out = hrf.attention(*tensors, method, scale=0.2)
+    weights = torch.randn(out.shape, generator=g)
+    found = torch.autograd.grad((out * weights).sum(), tensors)
+    x, y, v = (t.detach().flatten(0, 1).double().requires_grad_() for t in tensors)
+    real = torch.ones(2, 90, dtype=torch.bool)
+    root = math.sqrt(0.2)
+    expected = read(Heads(x * root, y * root, v, real, real), kept[0].plan())
+    wanted = torch.autograd.grad((expected * weights.flatten(0, 1)).sum(), [x, y, v])
+    for got, want in zip(found, wanted, strict=True):
+        # float32 through sums over 90 keys and as many queries.
+        assert (got.flatten(0, 1) - want).abs().max() <= 1e-4 * (1 + want.abs().max())
