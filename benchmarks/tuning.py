@@ -1,4 +1,4 @@
-"""Time every block size of ``hrf/tuning.py`` at half, once and twice its value: ``python -m benchmarks.tuning``.
+"""Time block sizes of ``hrf/tuning.py`` at half, once and twice their values: ``python -m benchmarks.tuning [NAME …]``.
 
 The three values take turns, so that a busy machine disturbs all alike. A size that is faster at half or twice its value
 beyond the quartiles is a size to change; the table says so.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ NOT_TIMED = {
 }
 
 Run = Callable[[], Any]
+Map = hrf.FeatureMap | hrf.SummarisedAttention
+
+_SUMMARISED = hrf.SummarisedAttention()
 
 
 def _tensors(heads: int, length: int, dim: int = 64, scale: float = 0.15) -> list[torch.Tensor]:
@@ -41,12 +45,12 @@ def _tensors(heads: int, length: int, dim: int = 64, scale: float = 0.15) -> lis
     return [scale * torch.randn(1, heads, length, dim) for _ in range(3)]
 
 
-def _attention(phi: hrf.FeatureMap, heads: int = 8, length: int = 4096, **options: Any) -> Run:
+def _attention(phi: Map, heads: int = 8, length: int = 4096, **options: Any) -> Run:
     q, k, v = _tensors(heads, length, options.pop("dim", 64), options.pop("norm", 0.15))
     return lambda: hrf.attention(q, k, v, phi, **options)
 
 
-def _training(phi: hrf.FeatureMap, heads: int = 4, length: int = 4096) -> Run:
+def _training(phi: Map, heads: int = 4, length: int = 4096) -> Run:
     tensors = [t.requires_grad_() for t in _tensors(heads, length)]
 
     def run() -> Any:
@@ -125,6 +129,9 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "TASKS_PER_THREAD": ("AngularHybrid, 4,096 tokens", lambda: _attention(_angular())),
     "EXACT_TASKS_PER_THREAD": ("separable with exact pairs, 4,096 tokens", lambda: _attention(_partly_exact())),
     "TASK_TOKENS": ("AngularHybrid, 1 head of 4,096 tokens", lambda: _attention(_angular(), 1)),
+    "SUMMARY_TASKS_PER_THREAD": ("summarised, 4,096 tokens", lambda: _attention(_SUMMARISED)),
+    "SUMMARY_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
+    "EXACT_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
     "FITTING_FLOATS": ("fit of moments, 8 × 8 clusters", _fitting),
     "TREE_TOP": ("40 draws for 700 queries, 50,000 classes", _sampling),
     "TREE_FAN": ("40 draws for 700 queries, 50,000 classes", _sampling),
@@ -155,17 +162,19 @@ def measured(name: str, rounds: int) -> dict[str, Any]:
     return {"case": case, "sizes": sizes, "seconds": medians, "quartiles": quartiles}
 
 
-def main(out: Path = Path("benchmarks/results"), rounds: int = 9) -> None:
-    """Time all sizes, print a table and write ``tuning.json``."""
+def main(names: Sequence[str] = (), out: Path = Path("benchmarks/results"), rounds: int = 3) -> None:
+    """Time some sizes or all, print a table and write ``tuning.json``, which keeps the other sizes."""
     from rich.console import Console
 
+    file, names = out / "tuning.json", names or [*CASES]
+    known = json.loads(file.read_text(encoding="utf-8"))["sizes"] if file.exists() else {}
     results = {}
     with progress("sizes") as advance:
-        for done, name in enumerate(CASES):
-            advance(name, done, len(CASES))
+        for done, name in enumerate(names):
+            advance(name, done, len(names))
             results[name] = measured(name, rounds)
-    content = {"threads": torch.get_num_threads(), "rounds": rounds, "sizes": results}
-    write(out / "tuning.json", (json.dumps(content, indent=1) + "\n").encode())
+    content = {"threads": torch.get_num_threads(), "rounds": rounds, "sizes": known | results}
+    write(file, (json.dumps(content, indent=1) + "\n").encode())
     header = ("size", "value", "timed on", "half", "twice")
     rows = []
     for name, found in results.items():
@@ -177,4 +186,4 @@ def main(out: Path = Path("benchmarks/results"), rounds: int = 9) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
