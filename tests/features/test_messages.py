@@ -19,7 +19,7 @@ def test_arrays_are_no_tensors():
 
 
 def test_a_number_is_no_generator():
-    with pytest.raises(TypeError, match=r"generator is 0; expected torch\.Generator"):
+    with pytest.raises(TypeError, match=r"generator is 0; expected a torch\.Generator"):
         hrf.Positive(4, n_projections=4, generator=0)
 
 

@@ -157,7 +157,7 @@ def _residual_map(
 ) -> FeatureMap:
     if base != "separable":
         m = builder.size(partial(builder.blank, base, n))
-        arguments |= {"n_projections": m, "features": "dense", "generator": builder.generator()}
+        arguments |= {"n_projections": m, "features": "dense"}
     return ClusteredHybrid.fit(
         builder.queries, builder.keys, base=base, clusters=clusters(n), seed=builder.seed, **arguments
     )
@@ -171,7 +171,6 @@ def _paired_map(builder: Builder, n: int) -> FeatureMap:
         base="moments",
         n_projections=builder.size(partial(builder.blank, "moments", n)),
         seed=builder.seed,
-        generator=builder.generator(),
     )
 
 

@@ -33,6 +33,7 @@ class AsymmetricExponential(DenseExponential):
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
 
     >>> import torch, hrf
     >>> _ = torch.manual_seed(0)
@@ -53,9 +54,15 @@ class AsymmetricExponential(DenseExponential):
         projection: str | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(
-            dim, n_projections=n_projections, projection=projection, heads=heads, generator=generator
+            dim,
+            n_projections=n_projections,
+            projection=projection,
+            heads=heads,
+            generator=generator,
+            seed=seed,
         )
         self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
         if self.query_matrix.has_imag:

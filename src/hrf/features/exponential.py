@@ -47,6 +47,7 @@ class Exponential(ExponentialFeatures):
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
 
     The width is m for a real A and 2m for an imaginary or complex one, doubled by ±ω unless A is imaginary.
 
@@ -68,10 +69,11 @@ class Exponential(ExponentialFeatures):
         projection: str | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
-            projection, n_projections, dim, heads=heads, generator=generator
+            projection, n_projections, dim, heads=heads, generator=generator, seed=seed
         )
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.antithetic = antithetic
@@ -103,7 +105,7 @@ class Exponential(ExponentialFeatures):
             matrix: one of `hrf.fitting.KINDS`, or ``None`` for the identity.
             shift: move the origin to the means.
             heads: ``None``, or H.
-            **arguments: ``antithetic``, ``projection`` and ``generator`` of the constructor.
+            **arguments: ``antithetic``, ``projection``, ``generator`` and ``seed`` of the constructor.
 
         >>> import torch, hrf
         >>> x = torch.randn(500, 4) * torch.tensor([2.0, 0.3, 0.3, 0.3]) + 1
@@ -208,6 +210,7 @@ class _Isotropic(Exponential):
         projection: str | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         shape = shapes_with_heads(heads, (check_count("dim", dim),))[0]
         super().__init__(
@@ -217,6 +220,7 @@ class _Isotropic(Exponential):
             projection=projection,
             heads=heads,
             generator=generator,
+            seed=seed,
         )
 
     @override

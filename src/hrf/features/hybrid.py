@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from typing_extensions import override
 
 from hrf import theory, tuning
-from hrf.checks import check_count
+from hrf.checks import check_count, generator_of
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
 from hrf.features.coefficients import Angular, Coefficient, FromFeatureMap, Gaussian
@@ -110,9 +110,8 @@ class Hybrid(FeatureMap):
             else:
                 features.append(base.unscaled(x, side, place))
         rho = [c.unscaled(x, side) for c in self.coefficient_maps]
-        if any(
-            isinstance(c, FromFeatureMap) for c in self.coefficient_maps
-        ):  # other coefficients are at most 1
+        # Other coefficients are at most 1.
+        if any(isinstance(c, FromFeatureMap) for c in self.coefficient_maps):
             largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
             check_range(sum(largest, start=x.new_zeros(())))
         return compose(features, [torch.ones_like(x[..., :1]), *rho], self.constants, side, out)
@@ -209,6 +208,7 @@ class AngularHybrid(Hybrid):
         projection: one of `hrf.projections.KINDS`, for ω and for the bits.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
 
     >>> import torch, hrf
     >>> phi = hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)
@@ -227,7 +227,9 @@ class AngularHybrid(Hybrid):
         projection: str = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
+        generator = generator_of(generator, seed)
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
         common: dict[str, Any] = {"projection": projection, "heads": heads}
         angular = Angular(dim, n_projections=n_coefficient_projections, generator=generator, **common)
@@ -261,6 +263,7 @@ class GaussianHybrid(Hybrid):
         projection: one of `hrf.projections.KINDS`, for ω and for the coefficient.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
     """
 
     def __init__(
@@ -275,7 +278,9 @@ class GaussianHybrid(Hybrid):
         projection: str = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
+        generator = generator_of(generator, seed)
         bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
         common: dict[str, Any] = {"projection": projection, "heads": heads}
         inner = Trigonometric(dim, n_projections=n_coefficient_projections, generator=generator, **common)

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import Self
 
+from hrf.checks import generator_of
 from hrf.features.coefficients import Gaussian
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import Hybrid
@@ -40,8 +41,8 @@ class GaussianMixture(Hybrid):
         scale: float = 1.0,
         matrix: str = "complex-diagonal",
         projection: str = "orthogonal",
-        seed: int = 0,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Self:
         """Cluster queries ``(..., L, d)`` and keys ``(..., S, d)`` and build the mixture.
 
@@ -54,11 +55,12 @@ class GaussianMixture(Hybrid):
             scale: τ, the width of a coefficient's window.
             matrix: ``"complex-diagonal"`` or ``"real-diagonal"``.
             projection: one of `hrf.projections.KINDS`.
-            seed: seed of k-means.
-            generator: the source of randomness.
+            generator: the source of ω.
+            seed: seed of k-means and of ω, in place of ``generator``; without it k-means starts from seed 0.
         """
+        generator = generator_of(generator, seed)
         x, y = samples(queries, None, "queries"), samples(keys, None, "keys")
-        centers = [kmeans(u, n, seed=seed).centers for u, n in zip((x, y), n_clusters, strict=True)]
+        centers = [kmeans(u, n, seed=seed or 0).centers for u, n in zip((x, y), n_clusters, strict=True)]
         matrices = matrix_from_centers(centers[0], centers[1], matrix).flatten(0, 1)
         dim = x.shape[-1]
         common: dict[str, Any] = {"projection": projection, "generator": generator}

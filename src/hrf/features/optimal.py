@@ -44,10 +44,11 @@ class _Tilted(FeatureMap):
         projection: str | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
-            projection, n_projections, dim, heads=heads, generator=generator
+            projection, n_projections, dim, heads=heads, generator=generator, seed=seed
         )
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections

@@ -17,9 +17,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from hrf.checks import check_count
+from hrf.checks import check_count, check_tensors, generator_of
 from hrf.sampling import Sampler, Samples
-from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["SampledSoftmaxLoss"]
 
