@@ -63,7 +63,9 @@ class SampledSoftmaxLoss(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler is a {type(sampler).__name__}; expected a sampler of hrf.sampling")
+            raise TypeError(
+                f"sampler is of type {type(sampler).__name__}; expected a sampler of hrf.sampling"
+            )
         if check_count("k", k) > sampler.n_classes:
             raise ValueError(f"k is {k}; expected at most the number of classes, {sampler.n_classes}")
         if reduction not in _REDUCTIONS:
