@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,7 +32,10 @@ from typing_extensions import Self, override
 from hrf.checks import check_count, generator_of
 from hrf.registry import Registered
 
-__all__ = ["KINDS", "Projections", "draw"]
+__all__ = ["KINDS", "ProjectionKind", "Projections", "draw"]
+
+ProjectionKind = Literal["iid", "orthogonal", "hadamard", "simplex", "halton", "sobol"]
+KINDS: tuple[ProjectionKind, ...] = get_args(ProjectionKind)
 
 
 def _normal(*shape: int, generator: Generator | None) -> Tensor:
@@ -100,7 +103,7 @@ def _quasi(engine: str) -> Callable[[int, int, int, Generator | None], Tensor]:
     return sample
 
 
-_SAMPLERS: dict[str, Callable[[int, int, int, Generator | None], Tensor]] = {
+_SAMPLERS: dict[ProjectionKind, Callable[[int, int, int, Generator | None], Tensor]] = {
     "iid": _iid,
     "orthogonal": _orthogonal,
     "hadamard": _hadamard,
@@ -109,11 +112,9 @@ _SAMPLERS: dict[str, Callable[[int, int, int, Generator | None], Tensor]] = {
     "sobol": _quasi("Sobol"),
 }
 
-KINDS = tuple(_SAMPLERS)
-
 
 def draw(
-    kind: str,
+    kind: ProjectionKind,
     n_projections: int,
     dim: int,
     *,
@@ -160,7 +161,7 @@ class Projections(Registered, nn.Module):
 
     def __init__(
         self,
-        kind: str,
+        kind: ProjectionKind,
         n_projections: int,
         dim: int,
         *,
@@ -177,7 +178,7 @@ class Projections(Registered, nn.Module):
     @classmethod
     def resolve(
         cls,
-        projection: str | Projections,
+        projection: ProjectionKind | Projections,
         n_projections: int,
         dim: int,
         *,

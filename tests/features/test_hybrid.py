@@ -181,8 +181,12 @@ def test_estimate_keeps_digits_that_features_cancel():
             ValueError,
             r"pair is \(0, 2\); expected indices below 2 and 2",
         ),
-        (lambda: hrf.GaussianKernel(angular()), TypeError, "feature_map is of type Angular; expected a FeatureMap"),
-        (lambda: coefficients.FromFeatureMap(angular()), TypeError, "feature_map is a Angular"),
+        (
+            lambda: hrf.GaussianKernel(angular()),
+            TypeError,
+            "feature_map is of type Angular; expected a FeatureMap",
+        ),
+        (lambda: coefficients.FromFeatureMap(angular()), TypeError, "feature_map is of type Angular"),
         (
             lambda: coefficients.Gaussian(hrf.Positive(4, n_projections=2), scale=torch.inf),
             ValueError,

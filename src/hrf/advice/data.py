@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from hrf.advice.errors import Problem
+from hrf.advice.errors import Objective, Problem
 
 __all__ = ["Data"]
 
@@ -61,7 +61,7 @@ class Data(NamedTuple):
         v, other_v = (None, None) if self.values is None else _halves(self.values, seed)
         return Data(q, k, v), Data(other_q, other_k, other_v)
 
-    def problem(self, objective: str, n_queries: int, n_keys: int) -> Problem:
+    def problem(self, objective: Objective, n_queries: int, n_keys: int) -> Problem:
         """Pose the problem on the first queries and keys."""
         values = None if self.values is None else self.values[:n_keys]
         return Problem(self.queries[:n_queries], self.keys[:n_keys], values, objective)

@@ -18,7 +18,7 @@ from hrf.features.matrices import matrix_pair
 from hrf.features.optimal import DenseExponential
 from hrf.fitting import SecondMoments
 from hrf.numerics import Features
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["AsymmetricExponential"]
 
@@ -51,7 +51,7 @@ class AsymmetricExponential(DenseExponential):
         *,
         n_projections: int,
         matrix: Tensor,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,

@@ -32,12 +32,20 @@ from hrf.checks import generator_of
 from hrf.features import flops
 from hrf.features.base import FeatureMap
 from hrf.features.cluster_estimates import ClusterEstimates
-from hrf.features.cluster_fit import BASES, ClusterSettings, fitted_parts
+from hrf.features.cluster_fit import (
+    BASES,
+    ClusterBase,
+    ClusterSettings,
+    DefaultMap,
+    ResidualFeatures,
+    fitted_parts,
+)
 from hrf.features.flops import Flops
 from hrf.features.grouping import look_up
-from hrf.fitting import ResidualFit, samples
+from hrf.fitting import MatrixKind, ResidualFit, samples
+from hrf.projections import ProjectionKind
 
-__all__ = ["BASES", "ClusteredHybrid"]
+__all__ = ["BASES", "ClusterBase", "ClusteredHybrid"]
 
 # The arguments of `fit` that `refit_` uses again.
 _SETTINGS = {*ClusterSettings._fields, "recenter"}
@@ -69,7 +77,7 @@ class ClusteredHybrid(ClusterEstimates):
         query_centers: Tensor,
         key_centers: Tensor,
         *,
-        base: str,
+        base: ClusterBase,
         feature_map: FeatureMap | None = None,
         metric: Tensor | None = None,
         shrinkage: Tensor | None = None,
@@ -125,12 +133,12 @@ class ClusteredHybrid(ClusterEstimates):
         *,
         n_clusters: tuple[int, int] = (3, 3),
         n_projections: int = 64,
-        base: str = "shifted",
-        matrix: str = "real-diagonal",
-        features: str = "exponential",
-        projection: str = "orthogonal",
+        base: ClusterBase = "shifted",
+        matrix: MatrixKind = "real-diagonal",
+        features: ResidualFeatures = "exponential",
+        projection: ProjectionKind = "orthogonal",
         exact_share: float = 0.0,
-        default: str | None = None,
+        default: DefaultMap | None = None,
         default_share: float = 0.5,
         recenter: bool = False,
         clusters: ResidualFit | None = None,

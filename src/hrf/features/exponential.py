@@ -25,8 +25,8 @@ from hrf.features.exponential_features import ExponentialFeatures
 from hrf.features.flops import Flops
 from hrf.features.matrices import matrix_pair
 from hrf.features.products import ComplexSum, PairSum
-from hrf.fitting import SecondMoments, fit_matrix, samples
-from hrf.projections import Projections
+from hrf.fitting import MatrixKind, SecondMoments, fit_matrix, samples
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["Exponential", "Positive", "Trigonometric"]
 
@@ -66,7 +66,7 @@ class Exponential(ExponentialFeatures):
         query_shift: Tensor | None = None,
         key_shift: Tensor | None = None,
         antithetic: bool = True,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
@@ -91,7 +91,7 @@ class Exponential(ExponentialFeatures):
         keys: Tensor,
         *,
         n_projections: int,
-        matrix: str | None = "real-full",
+        matrix: MatrixKind | None = "real-full",
         shift: bool = True,
         heads: int | None = None,
         **arguments: Any,
@@ -207,7 +207,7 @@ class _Isotropic(Exponential):
         dim: int,
         *,
         n_projections: int,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,

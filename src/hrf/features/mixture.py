@@ -16,7 +16,8 @@ from hrf.checks import generator_of
 from hrf.features.coefficients import Gaussian
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import Hybrid
-from hrf.fitting import kmeans, matrix_from_centers, samples
+from hrf.fitting import DiagonalKind, kmeans, matrix_from_centers, samples
+from hrf.projections import ProjectionKind
 
 __all__ = ["GaussianMixture"]
 
@@ -39,8 +40,8 @@ class GaussianMixture(Hybrid):
         n_projections: int = 64,
         n_coefficient_projections: int = 8,
         scale: float = 1.0,
-        matrix: str = "complex-diagonal",
-        projection: str = "orthogonal",
+        matrix: DiagonalKind = "complex-diagonal",
+        projection: ProjectionKind = "orthogonal",
         generator: Generator | None = None,
         seed: int | None = None,
     ) -> Self:

@@ -25,7 +25,7 @@ from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
 from hrf.fitting import samples
 from hrf.numerics import Features, half_square
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["DenseExponential", "OptimalPositive"]
 
@@ -41,7 +41,7 @@ class _Tilted(FeatureMap):
         dim: int,
         *,
         n_projections: int,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,

@@ -10,7 +10,7 @@ where the target counts once and exactly, so a drawn target is left out.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,7 +22,8 @@ from hrf.sampling import Sampler, Samples
 
 __all__ = ["SampledSoftmaxLoss"]
 
-_REDUCTIONS = ("mean", "sum", "none")
+Reduction = Literal["mean", "sum", "none"]
+_REDUCTIONS = get_args(Reduction)
 
 
 class SampledSoftmaxLoss(nn.Module):
@@ -59,7 +60,7 @@ class SampledSoftmaxLoss(nn.Module):
         *,
         sparse: bool = False,
         ignore_index: int = -100,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
         if not isinstance(sampler, Sampler):

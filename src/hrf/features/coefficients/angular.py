@@ -15,7 +15,7 @@ from hrf.features.base import Side
 from hrf.features.coefficients.base import Coefficient
 from hrf.features.flops import Flops
 from hrf.numerics import Features
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["Angular"]
 
@@ -41,7 +41,7 @@ class Angular(Coefficient):
         dim: int,
         *,
         n_projections: int,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
