@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import SupportsIndex
+from types import FunctionType
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
 from torch import Generator, Tensor
@@ -15,8 +16,11 @@ __all__ = [
     "check_tensor",
     "check_tensors",
     "generator_of",
+    "own_constructor",
     "shapes_with_heads",
 ]
+
+Class = TypeVar("Class", bound=type)
 
 
 def check_count(name: str, value: SupportsIndex) -> int:
@@ -74,6 +78,21 @@ def generator_of(
     if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
         raise TypeError(f"seed is {seed!r}; expected a whole number")
     return Generator(device).manual_seed(index(seed))
+
+
+def own_constructor(cls: Class) -> Class:
+    """Copy the inherited constructor into a class, so that Python's errors about arguments name the class itself.
+
+    They name the class that defines the constructor otherwise, which users may never have seen.
+    """
+    inherited: Any = cls.__init__  # type: ignore[misc]
+    own = FunctionType(
+        inherited.__code__, inherited.__globals__, "__init__", inherited.__defaults__, inherited.__closure__
+    )
+    own.__kwdefaults__, own.__annotations__ = inherited.__kwdefaults__, inherited.__annotations__
+    own.__module__, own.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
+    cls.__init__ = own  # type: ignore[misc]
+    return cls
 
 
 def shapes_with_heads(heads: int | None, *shapes: tuple[int, ...]) -> list[tuple[int, ...]]:

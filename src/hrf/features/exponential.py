@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from hrf import kernels, theory
-from hrf.checks import check_count, check_tensor, shapes_with_heads
+from hrf.checks import check_count, check_tensor, own_constructor, shapes_with_heads
 from hrf.features import flops
 from hrf.features.exponential_features import ExponentialFeatures
 from hrf.features.flops import Flops
@@ -229,6 +229,7 @@ class _Isotropic(Exponential):
         return {name: everything[name] for name in ("dim", "n_projections", "projection", "heads")}
 
 
+@own_constructor
 class Positive(_Isotropic):
     """Positive features (paper, Eq. 3; FAVOR+): φ(u) = exp(−‖u‖²/2) exp(±ωᵀu) / √(2m), of width 2m.
 
@@ -244,6 +245,7 @@ class Positive(_Isotropic):
     _unit = 1
 
 
+@own_constructor
 class Trigonometric(_Isotropic):
     """Trigonometric features (paper, Eq. 2): φ(u) = exp(‖u‖²/2) (cos ωᵀu, sin ωᵀu) / √m, of width 2m.
 

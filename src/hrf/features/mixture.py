@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import Self
 
-from hrf.checks import generator_of
+from hrf.checks import generator_of, own_constructor
 from hrf.features.coefficients import Gaussian
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import Hybrid
@@ -22,6 +22,7 @@ from hrf.projections import ProjectionKind
 __all__ = ["GaussianMixture"]
 
 
+@own_constructor
 class GaussianMixture(Hybrid):
     """Gaussian coefficients for pairs of clusters; `ClusteredHybrid` has zero-one coefficients. Unbiased.
 

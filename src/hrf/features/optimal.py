@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 from typing_extensions import Self, override
 
 from hrf import kernels, theory
+from hrf.checks import own_constructor
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
@@ -108,6 +109,7 @@ class _Tilted(FeatureMap):
         }
 
 
+@own_constructor
 class OptimalPositive(_Tilted):
     """FAVOR++ (optimal positive random features): one number a, the best for the mean of ‖x + y‖².
 
@@ -133,6 +135,7 @@ class OptimalPositive(_Tilted):
         return self
 
 
+@own_constructor
 class DenseExponential(_Tilted):
     """FAVOR# (symmetric dense-exponential random features): Q and a from the second moments of x + y.
 
