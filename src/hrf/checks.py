@@ -16,6 +16,7 @@ __all__ = [
     "check_tensor",
     "check_tensors",
     "generator_of",
+    "not_finite",
     "own_constructor",
     "shapes_with_heads",
 ]
@@ -78,6 +79,12 @@ def generator_of(
     if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
         raise TypeError(f"seed is {seed!r}; expected a whole number")
     return Generator(device).manual_seed(index(seed))
+
+
+def not_finite(x: Tensor) -> str:
+    """Count the values that are NaN or infinite, in words; return an empty text if there are none."""
+    bad = int((~x.isfinite()).sum())
+    return f"{bad} value{' that is' if bad == 1 else 's that are'} NaN or infinite" if bad else ""
 
 
 def own_constructor(cls: Class) -> Class:

@@ -40,7 +40,7 @@ def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]
     """Refuse parts that do not fit together, and name them."""
     if len(bases) < 2 or len(coefficients) != len(bases) - 1:
         raise ValueError(
-            f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
+            f"the numbers of bases and coefficients are {len(bases)} and {len(coefficients)}; "
             "expected two or more bases and one coefficient fewer"
         )
     for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
