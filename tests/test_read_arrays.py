@@ -82,7 +82,7 @@ def write_bad_files(folder):
         ("header.csv", "header.csv is empty: it has no line with numbers"),
         ("word.csv", "word.csv has 'four' in line 2, column 2; expected a number"),
         ("gap.csv", "gap.csv has '' in line 2, column 2; expected a number"),
-        ("nan.csv", "nan.csv has 1 values that are NaN or infinite; expected finite numbers"),
+        ("nan.csv", "nan.csv has 1 value that is NaN or infinite; expected finite numbers"),
         ("word.csv:x", "word.csv holds one array, without a name; drop ':x'"),
     ],
 )

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import SupportsIndex
+from types import FunctionType
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-__all__ = ["check_count", "check_positive", "check_tensor", "shapes_with_heads"]
+__all__ = [
+    "check_count",
+    "check_positive",
+    "check_tensor",
+    "check_tensors",
+    "generator_of",
+    "not_finite",
+    "own_constructor",
+    "shapes_with_heads",
+]
+
+Class = TypeVar("Class", bound=type)
 
 
 def check_count(name: str, value: SupportsIndex) -> int:
@@ -41,6 +53,53 @@ def check_tensor(
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {expected}")
     if not value.is_meta and not value.isfinite().all():
         raise ValueError(f"{name} has values that are NaN or infinite; expected finite values")
+
+
+def check_tensors(**values: object) -> None:
+    """Refuse anything but tensors, given by their names."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name} is of type {type(value).__name__}; expected a tensor (torch.as_tensor makes one of an array)"
+            )
+
+
+def generator_of(
+    generator: Generator | None, seed: SupportsIndex | None, device: torch.device | str = "cpu"
+) -> Generator | None:
+    """Return the generator given, or a new one with this seed, or ``None`` for PyTorch's global generator."""
+    if generator is not None and not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator is {generator!r}; expected a torch.Generator (a number is a seed: seed=0)"
+        )
+    if seed is None:
+        return generator
+    if generator is not None:
+        raise ValueError("generator and seed are both given; expected one of them")
+    if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
+        raise TypeError(f"seed is {seed!r}; expected a whole number")
+    return Generator(device).manual_seed(index(seed))
+
+
+def not_finite(x: Tensor) -> str:
+    """Count the values that are NaN or infinite, in words; return an empty text if there are none."""
+    bad = int((~x.isfinite()).sum())
+    return f"{bad} value{' that is' if bad == 1 else 's that are'} NaN or infinite" if bad else ""
+
+
+def own_constructor(cls: Class) -> Class:
+    """Copy the inherited constructor into a class, so that Python's errors about arguments name the class itself.
+
+    They name the class that defines the constructor otherwise, which users may never have seen.
+    """
+    inherited: Any = cls.__init__  # type: ignore[misc]
+    own = FunctionType(
+        inherited.__code__, inherited.__globals__, "__init__", inherited.__defaults__, inherited.__closure__
+    )
+    own.__kwdefaults__, own.__annotations__ = inherited.__kwdefaults__, inherited.__annotations__
+    own.__module__, own.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
+    cls.__init__ = own  # type: ignore[misc]
+    return cls
 
 
 def shapes_with_heads(heads: int | None, *shapes: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -14,6 +14,8 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from hrf.checks import not_finite
+
 __all__ = [
     "Features",
     "can_look",
@@ -106,10 +108,7 @@ def check_finite(sums: Tensor, x: Tensor, name: str, traced: bool | None = None)
         return
     total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
     if not math.isfinite(float(total)):  # far fewer operations than isfinite
-        bad = int((~x.isfinite()).sum())
-        received = (
-            f"{bad} values that are NaN or infinite" if bad else "values that are too large to be squared"
-        )
+        received = not_finite(x) or "values that are too large to be squared"
         raise ValueError(f"{name} has {received}; expected finite values")
 
 

@@ -22,17 +22,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import Self, override
 
-from hrf.checks import check_count
+from hrf.checks import check_count, generator_of
 from hrf.registry import Registered
 
-__all__ = ["KINDS", "Projections", "draw"]
+__all__ = ["KINDS", "ProjectionKind", "Projections", "draw"]
+
+ProjectionKind = Literal["iid", "orthogonal", "hadamard", "simplex", "halton", "sobol"]
+KINDS: tuple[ProjectionKind, ...] = get_args(ProjectionKind)
 
 
 def _normal(*shape: int, generator: Generator | None) -> Tensor:
@@ -100,7 +103,7 @@ def _quasi(engine: str) -> Callable[[int, int, int, Generator | None], Tensor]:
     return sample
 
 
-_SAMPLERS: dict[str, Callable[[int, int, int, Generator | None], Tensor]] = {
+_SAMPLERS: dict[ProjectionKind, Callable[[int, int, int, Generator | None], Tensor]] = {
     "iid": _iid,
     "orthogonal": _orthogonal,
     "hadamard": _hadamard,
@@ -109,25 +112,24 @@ _SAMPLERS: dict[str, Callable[[int, int, int, Generator | None], Tensor]] = {
     "sobol": _quasi("Sobol"),
 }
 
-KINDS = tuple(_SAMPLERS)
-
 
 def draw(
-    kind: str,
+    kind: ProjectionKind,
     n_projections: int,
     dim: int,
     *,
     heads: int | None = None,
     generator: Generator | None = None,
+    seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
     """Draw ω: ``(n_projections, dim)``, or ``(heads, n_projections, dim)`` with independent heads.
 
     The numbers are drawn in float64 and then rounded to ``dtype`` (default: PyTorch's default
-    dtype), so one seed gives the same ω in every precision.
+    dtype), so one seed gives the same ω in every precision. ``seed`` stands in place of ``generator``.
 
-    >>> omega = draw("orthogonal", 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> omega = draw("orthogonal", 3, 3, seed=0, dtype=torch.float64)
     >>> (omega @ omega.T).abs().gt(1e-12)
     tensor([[ True, False, False],
             [False,  True, False],
@@ -135,8 +137,7 @@ def draw(
     """
     if kind not in _SAMPLERS:
         raise ValueError(f"projection is {kind!r}; expected one of {', '.join(KINDS)}")
-    if generator is not None and not isinstance(generator, Generator):
-        raise TypeError(f"generator is {generator!r}; expected torch.Generator().manual_seed(...) or None")
+    generator = generator_of(generator, seed)
     n_heads = 1 if heads is None else check_count("heads", heads)
     n_projections, dim = check_count("n_projections", n_projections), check_count("dim", dim)
     omega = _SAMPLERS[kind](n_heads, n_projections, dim, generator)
@@ -153,37 +154,41 @@ class Projections(Registered, nn.Module):
         dim: length of a row, d.
         heads: with ``heads=H``, H independent draws in one buffer ``(H, m, d)``.
         generator: the source of randomness; PyTorch's global generator by default.
+        seed: seed of a new generator, in place of ``generator``.
     """
 
     omega: Tensor
 
     def __init__(
         self,
-        kind: str,
+        kind: ProjectionKind,
         n_projections: int,
         dim: int,
         *,
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
-        self.register_buffer("omega", draw(kind, n_projections, dim, heads=heads, generator=generator))
+        omega = draw(kind, n_projections, dim, heads=heads, generator=generator, seed=seed)
+        self.register_buffer("omega", omega)
         self.kind, (*leading, self.n_projections, self.dim) = kind, self.omega.shape
         self.heads = leading[0] if leading else None
 
     @classmethod
     def resolve(
         cls,
-        projection: str | Projections,
+        projection: ProjectionKind | Projections,
         n_projections: int,
         dim: int,
         *,
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Projections:
         """Draw ω if a kind is named; return a `Projections` object as it is, if it fits."""
         if isinstance(projection, str):
-            return cls(projection, n_projections, dim, heads=heads, generator=generator)
+            return cls(projection, n_projections, dim, heads=heads, generator=generator, seed=seed)
         if not isinstance(projection, Projections):
             raise TypeError(
                 f"projection is of type {type(projection).__name__}; expected one of {', '.join(KINDS)}, "
@@ -206,9 +211,9 @@ class Projections(Registered, nn.Module):
         """Whether every row is exactly N(0, I): estimators are then unbiased."""
         return self.kind != "hadamard"
 
-    def redraw_(self, generator: Generator | None = None) -> Self:
+    def redraw_(self, generator: Generator | None = None, *, seed: int | None = None) -> Self:
         """Replace ω by a new draw of the same kind, in place."""
-        config = self.config() | {"generator": generator, "dtype": torch.float64}
+        config = self.config() | {"generator": generator, "seed": seed, "dtype": torch.float64}
         self.omega.copy_(draw(**config))
         return self
 

@@ -19,6 +19,8 @@ from numpy.lib import format as npy
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
+from hrf.checks import not_finite
+
 __all__ = ["read_array", "wine"]
 
 _WINE_NORM = 1.0
@@ -45,8 +47,8 @@ def read_array(location: str) -> Tensor:
         )
     if not array.numel():
         raise ValueError(f"{location} is empty: its shape is {tuple(array.shape)}")
-    if bad := int((~array.isfinite()).sum()):
-        raise ValueError(f"{location} has {bad} values that are NaN or infinite; expected finite numbers")
+    if bad := not_finite(array):
+        raise ValueError(f"{location} has {bad}; expected finite numbers")
     return array
 
 

@@ -62,7 +62,7 @@ def _told_what_is_kept(name: str, total: int, finished: FinishedParts) -> Iterat
     try:
         yield
     except KeyboardInterrupt as stop:
-        kept = f"{len(finished)} of {total} parts of {name} are kept in {finished.place}"
+        kept = f"{finished.place} keeps {len(finished)} of {total} parts of {name}"
         found = kept if len(finished) else f"no part of {name} was finished"
         raise KeyboardInterrupt(f"interrupted: {found}; run the same command again to resume") from stop
 

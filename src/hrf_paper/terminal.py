@@ -42,7 +42,7 @@ def show(
 
 def show_reused(name: str, parts: Sequence[str], total: int) -> None:
     """Print which parts of an experiment come from an earlier run."""
-    text = f"{name}: {len(parts)} of {total} parts come from an earlier run: {'; '.join(parts)}"
+    text = f"{name}: reused from an earlier run, {len(parts)} of {total} parts: {'; '.join(parts)}"
     Console(highlight=False).print(text, soft_wrap=True, markup=False)
 
 

@@ -203,10 +203,13 @@ def test_vectors_that_are_all_the_same():
         ({"seed": -1}, "seed is -1; expected a number from 0 to"),
         ({"scale": 0.0}, "scale is 0.0; expected a positive number"),
         ({"queries": torch.ones(9, 2)}, "queries have 2 columns, keys 3; expected the same number"),
-        ({"queries": torch.ones(2, 3)}, "there are 2 queries; expected 4 or more"),
+        ({"queries": torch.ones(2, 3)}, "the number of queries is 2; expected 4 or more"),
         ({"queries": torch.ones(3)}, r"queries have shape \(3,\) and torch.float32; expected real numbers"),
         ({"keys": torch.full((9, 3), math.nan)}, "keys have 27 values that are NaN or infinite"),
-        ({"values": torch.ones(8, 1)}, "there are 9 keys and 8 values; expected one value per key"),
+        (
+            {"values": torch.ones(8, 1)},
+            "the numbers of keys and values are 9 and 8; expected one value per key",
+        ),
         ({"values": torch.zeros(9, 1)}, "the values are all zero"),
     ],
 )

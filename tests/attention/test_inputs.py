@@ -43,7 +43,7 @@ BOUNDS = torch.tensor([0, 4, 9])
             ValueError,
             "float32 has values besides 0 and −inf",
         ),
-        ((Q, K, V), {"key_padding_mask": [[False] * 9] * 2}, TypeError, "is a list; expected a tensor"),
+        ((Q, K, V), {"key_padding_mask": [[False] * 9] * 2}, TypeError, "is of type list; expected a tensor"),
         (
             (Q, K, V),
             {"denominator": "hope"},

@@ -77,7 +77,7 @@ def test_masks_add_up():
         (PAST.long(), ValueError, "torch.int64 and shape .* expected these or booleans, True to attend"),
         (PAST[:5], ValueError, r"does not broadcast to the weights, \(2, 4, 9, 9\)"),
         (PAST[None, None, None], ValueError, "does not broadcast"),
-        ([[True]], TypeError, "attn_mask is a list; expected a tensor or None"),
+        ([[True]], TypeError, "attn_mask is of type list; expected a tensor or None"),
     ],
 )
 def test_other_masks_are_refused(mask, error, says):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,6 +96,10 @@ def test_advise_on_files(tmp_path, monkeypatch):
         (["q.npy", "missing.npy"], "missing.npy does not exist"),
         (["q.npy", "narrow.npy"], "queries have 3 columns, keys 2; expected the same number"),
         (["q.npy", "q.npy", "--unit", "dollars"], "unit is 'dollars'; expected one of width, flops, time"),
+        (
+            ["semicolons.csv", "q.npy"],
+            "semicolons.csv separates its values by semicolons; expected commas between them, and points for decimals",
+        ),
         (["--budget", "1"], "budget is 1; expected a number from 8 to 65536"),
     ],
 )
@@ -102,6 +107,7 @@ def test_advise_says_in_one_sentence_what_is_wrong(arguments, sentence, tmp_path
     monkeypatch.chdir(tmp_path)
     np.save("q.npy", np.ones((9, 3)))
     np.save("narrow.npy", np.ones((9, 2)))
+    Path("semicolons.csv").write_text("1,5;2,5\n3,5;4,5\n")
     result = run("advise", *arguments)
     assert (result.exit_code, result.stderr, result.stdout) == (2, f"hrf: {sentence}\n", "")
     assert not list(tmp_path.rglob("advice.*"))

@@ -116,10 +116,10 @@ def test_estimate_keeps_digits_that_features_cancel():
         (
             lambda: hrf.Hybrid(bases(), []),
             ValueError,
-            "2 bases and 0 coefficients; expected two or more bases and one",
+            "the numbers of bases and coefficients are 2 and 0; expected two or more bases and one",
         ),
         (lambda: hrf.Hybrid(bases()[:1], []), ValueError, "1 bases"),
-        (lambda: hrf.Hybrid(bases(), [angular(), angular()]), ValueError, "2 bases and 2 coefficients"),
+        (lambda: hrf.Hybrid(bases(), [angular(), angular()]), ValueError, "coefficients are 2 and 2"),
         (
             lambda: hrf.Hybrid([bases()[0], hrf.Positive(5, n_projections=2)], [angular()]),
             ValueError,
@@ -181,8 +181,12 @@ def test_estimate_keeps_digits_that_features_cancel():
             ValueError,
             r"pair is \(0, 2\); expected indices below 2 and 2",
         ),
-        (lambda: hrf.GaussianKernel(angular()), TypeError, "feature_map is a Angular; expected a FeatureMap"),
-        (lambda: coefficients.FromFeatureMap(angular()), TypeError, "feature_map is a Angular"),
+        (
+            lambda: hrf.GaussianKernel(angular()),
+            TypeError,
+            "feature_map is of type Angular; expected a FeatureMap",
+        ),
+        (lambda: coefficients.FromFeatureMap(angular()), TypeError, "feature_map is of type Angular"),
         (
             lambda: coefficients.Gaussian(hrf.Positive(4, n_projections=2), scale=torch.inf),
             ValueError,

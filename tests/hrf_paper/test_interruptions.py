@@ -67,7 +67,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_resume(tmp_path, monkeypatch):
     assert (result.exit_code, result.stdout) == (130, "")
     folder = kept_files(tmp_path)[0].parent
     assert result.stderr == (
-        f"hrf: interrupted: 2 of 3 parts of toy are kept in {folder}; run the same command again to resume\n"
+        f"hrf: interrupted: {folder} keeps 2 of 3 parts of toy; run the same command again to resume\n"
     )
 
 
@@ -85,7 +85,7 @@ def test_a_rerun_says_what_it_reused(tmp_path, monkeypatch):
     result = run(toy, tmp_path, monkeypatch)
     assert result.exit_code == 0, result.output
     assert toy.ran == ["third"]
-    assert result.stdout.startswith("toy: 2 of 3 parts come from an earlier run: first; second\n")
+    assert result.stdout.startswith("toy: reused from an earlier run, 2 of 3 parts: first; second\n")
     assert "earlier run" not in run(Toy(), tmp_path, monkeypatch).stdout
 
 

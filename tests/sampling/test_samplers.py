@@ -154,7 +154,7 @@ def test_errors_say_what_was_received(sampler):
         sampler.sample(QUERIES, 0)
     with pytest.raises(ValueError, match=r"queries has shape \(0, 4\); .* at least one query"):
         sampler.sample(QUERIES[0, :0], 1)
-    with pytest.raises(ValueError, match="queries has 1 values that are NaN"):
+    with pytest.raises(ValueError, match="queries has 1 value that is NaN"):
         sampler.sample(torch.tensor([[0.0, torch.nan, 0.0, 0.0]]), 1)
     with pytest.raises(TypeError, match=r"a tensor of torch\.int64"):
         sampler.sample(torch.ones(1, DIM, dtype=torch.long), 1)

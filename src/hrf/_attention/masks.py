@@ -24,7 +24,7 @@ def read_mask(mask: Tensor, shape: tuple[int, ...]) -> tuple[bool, Tensor]:
         Whether query i sees no key after i, and the keys to ignore, booleans ``(..., S)``.
     """
     if not isinstance(mask, Tensor):
-        raise TypeError(f"attn_mask is a {type(mask).__name__}; expected a tensor or None")
+        raise TypeError(f"attn_mask is of type {type(mask).__name__}; expected a tensor or None")
     received = f"attn_mask of {mask.dtype} and shape {tuple(mask.shape)}"
     try:
         fits = torch.broadcast_shapes(mask.shape, shape) == shape
@@ -56,7 +56,7 @@ def padding(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return a padding mask as booleans of the given shape, True to ignore; refuse anything else."""
     if not isinstance(mask, Tensor):
         raise TypeError(
-            f"key_padding_mask is a {type(mask).__name__}; expected a tensor, True to ignore ({_WHY})"
+            f"key_padding_mask is of type {type(mask).__name__}; expected a tensor, True to ignore ({_WHY})"
         )
     if tuple(mask.shape) != shape:
         raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}; expected {shape} ({_WHY})")

@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 from hrf.advice.builder import Builder
 from hrf.advice.candidates import Proposal, proposals
-from hrf.advice.cost import UNITS, cost_in, seconds
+from hrf.advice.cost import UNITS, Unit, cost_in, seconds
 from hrf.advice.data import Data
-from hrf.advice.errors import OBJECTIVES, Problem, predicted_error
+from hrf.advice.errors import OBJECTIVES, Objective, Problem, predicted_error
 from hrf.advice.findings import Candidate, Settings
 from hrf.advice.result import Advice
 from hrf.features.base import FeatureMap
@@ -35,8 +35,8 @@ def advise(
     values: Any = None,
     *,
     budget: int = 256,
-    unit: str = "width",
-    objective: str | None = None,
+    unit: Unit = "width",
+    objective: Objective | None = None,
     scale: float = 1.0,
     length: int | None = None,
     n_redraws: int = 5,
@@ -87,7 +87,7 @@ def advise(
     return _ranked(settings, fit, problem, held_out.queries[:_TIMED].float(), progress)
 
 
-def _held_out_problem(held_out: Data, objective: str) -> Problem:
+def _held_out_problem(held_out: Data, objective: Objective) -> Problem:
     """Pose the problem that candidates are ranked by."""
     if held_out.values is None and objective == "output":
         raise ValueError("objective is 'output', but there are no values")

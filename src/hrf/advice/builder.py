@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from hrf.advice.cost import Cost
+from hrf.advice.cost import Cost, Unit
 from hrf.advice.errors import Problem
 from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap
-from hrf.features.clustered import ClusteredHybrid
+from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive
 
 __all__ = ["Builder", "largest_measured", "largest_within"]
@@ -43,7 +43,7 @@ class Builder(NamedTuple):
     keys: Tensor
     practice: Problem
     budget: int
-    unit: str
+    unit: Unit
     cost: Cost
     seed: int
     most_features: float = math.inf
@@ -91,7 +91,7 @@ class Builder(NamedTuple):
 
         return of_size(self.size(of_size))
 
-    def blank(self, base: str, n: int, n_projections: int) -> ClusteredHybrid:
+    def blank(self, base: ClusterBase, n: int, n_projections: int) -> ClusteredHybrid:
         """Build an unfitted map with n clusters per side, whose cost is known before any data are clustered."""
         d, centers = self.dim, torch.zeros(n, self.dim)
         common: dict[str, Any] = {

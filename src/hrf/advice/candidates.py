@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hrf.advice.builder import Builder
 from hrf.features.base import FeatureMap
-from hrf.features.clustered import ClusteredHybrid
+from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import AngularHybrid, GaussianHybrid
 from hrf.features.optimal import DenseExponential, OptimalPositive
@@ -113,7 +113,8 @@ def _clustered(builder: Builder) -> Iterator[Proposal]:
         return fit_residuals(builder.queries, builder.keys, (n, n), "real-full", seed=builder.seed)
 
     biased = "biased, with little variance"
-    for base, note in (("shifted", ""), ("shrunk", biased)):
+    notes: dict[ClusterBase, str] = {"shifted": "", "shrunk": biased}
+    for base, note in notes.items():
         for n in _numbers_of_clusters(builder, base):
             make = partial(_residual_map, builder, base, n, clusters)
             yield Proposal(f"clustered {base} {n}", "clustered", make, note)
@@ -153,11 +154,11 @@ def _too_large(builder: Builder) -> Iterator[Proposal]:
 
 
 def _residual_map(
-    builder: Builder, base: str, n: int, clusters: Callable[[int], ResidualFit], **arguments: Any
+    builder: Builder, base: ClusterBase, n: int, clusters: Callable[[int], ResidualFit], **arguments: Any
 ) -> FeatureMap:
     if base != "separable":
         m = builder.size(partial(builder.blank, base, n))
-        arguments |= {"n_projections": m, "features": "dense", "generator": builder.generator()}
+        arguments |= {"n_projections": m, "features": "dense"}
     return ClusteredHybrid.fit(
         builder.queries, builder.keys, base=base, clusters=clusters(n), seed=builder.seed, **arguments
     )
@@ -171,11 +172,10 @@ def _paired_map(builder: Builder, n: int) -> FeatureMap:
         base="moments",
         n_projections=builder.size(partial(builder.blank, "moments", n)),
         seed=builder.seed,
-        generator=builder.generator(),
     )
 
 
-def _numbers_of_clusters(builder: Builder, base: str) -> list[int]:
+def _numbers_of_clusters(builder: Builder, base: ClusterBase) -> list[int]:
     """Return up to three numbers of clusters, ascending: powers of two, each four times the one before.
 
     All bases draw from the series that starts at the largest number possible for ``separable``, so that they share

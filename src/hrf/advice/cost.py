@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from hrf.features.base import FeatureMap
 
-__all__ = ["UNITS", "Cost", "cost_in", "seconds"]
+__all__ = ["UNITS", "Cost", "Unit", "cost_in", "seconds"]
 
 Cost = Callable[[FeatureMap], float]
 
-UNITS = ("width", "flops", "time")
+Unit = Literal["width", "flops", "time"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 
 _REPEATS = 7  # the fastest counts: other load on the machine only ever adds time
 
 
-def cost_in(unit: str, reference: FeatureMap, vectors: Tensor) -> Cost:
+def cost_in(unit: Unit, reference: FeatureMap, vectors: Tensor) -> Cost:
     """Return the function that measures the cost of a map relative to the cost of ``reference``.
 
     Args:

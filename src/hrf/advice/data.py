@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from hrf.advice.errors import Problem
+from hrf.advice.errors import Objective, Problem
+from hrf.checks import not_finite
 
 __all__ = ["Data"]
 
@@ -34,10 +35,12 @@ class Data(NamedTuple):
                 f"queries have {q.shape[-1]} columns, keys {k.shape[-1]}; expected the same number"
             )
         if v is not None and len(v) != len(k):
-            raise ValueError(f"there are {len(k)} keys and {len(v)} values; expected one value per key")
+            raise ValueError(
+                f"the numbers of keys and values are {len(k)} and {len(v)}; expected one value per key"
+            )
         for name, vectors in (("queries", q), ("keys", k)):
             if len(vectors) < _LEAST:
-                raise ValueError(f"there are {len(vectors)} {name}; expected {_LEAST} or more")
+                raise ValueError(f"the number of {name} is {len(vectors)}; expected {_LEAST} or more")
             if (longest := float(torch.linalg.vector_norm(vectors, dim=-1).max())) > _LONGEST:
                 raise ValueError(
                     f"the longest of the {name} has norm {longest:.1e} (with the root of scale); expected at most "
@@ -61,7 +64,7 @@ class Data(NamedTuple):
         v, other_v = (None, None) if self.values is None else _halves(self.values, seed)
         return Data(q, k, v), Data(other_q, other_k, other_v)
 
-    def problem(self, objective: str, n_queries: int, n_keys: int) -> Problem:
+    def problem(self, objective: Objective, n_queries: int, n_keys: int) -> Problem:
         """Pose the problem on the first queries and keys."""
         values = None if self.values is None else self.values[:n_keys]
         return Problem(self.queries[:n_queries], self.keys[:n_keys], values, objective)
@@ -80,6 +83,6 @@ def _vectors(given: Any, name: str) -> Tensor:
             f"{name} have shape {tuple(tensor.shape)} and {tensor.dtype}; expected real numbers (N, d)"
         )
     tensor = tensor.double()
-    if bad := int((~tensor.isfinite()).sum()):
-        raise ValueError(f"{name} have {bad} values that are NaN or infinite; expected finite values")
+    if bad := not_finite(tensor):
+        raise ValueError(f"{name} have {bad}; expected finite values")
     return tensor

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from scipy.stats import t as student
@@ -34,13 +34,15 @@ __all__ = [
     "FLOOR",
     "OBJECTIVES",
     "Interval",
+    "Objective",
     "Problem",
     "attention_outputs",
     "predicted_error",
     "relative_errors",
 ]
 
-OBJECTIVES = ("attention", "output", "kernel")
+Objective = Literal["attention", "output", "kernel"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 _LEVEL = 0.95
 _PREDICTED_PAIRS = 64  # queries and keys whose closed-form errors are computed
@@ -61,7 +63,7 @@ class Problem:
     queries: Tensor
     keys: Tensor
     values: Tensor | None
-    objective: str
+    objective: Objective
 
     def error(self, feature_map: FeatureMap, n_redraws: int, generator: Generator) -> Interval:
         """Measure the error over ``n_redraws`` draws, the first of them the map's own; the map is left unchanged.

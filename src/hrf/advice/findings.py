@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hrf.advice.cost import Unit
+from hrf.advice.errors import Objective
 from hrf.features.base import FeatureMap
 
 __all__ = ["Candidate", "Findings", "Settings"]
@@ -32,8 +34,8 @@ class Settings:
     """
 
     budget: int
-    unit: str
-    objective: str
+    unit: Unit
+    objective: Objective
     n_redraws: int
     seed: int
     scale: float
@@ -91,7 +93,7 @@ class Candidate:
         """Return the candidate with one more remark."""
         return replace(self, note="; ".join(filter(None, [self.note, remark])))
 
-    def expected_error(self, objective: str) -> float:
+    def expected_error(self, objective: Objective) -> float:
         """Return the error; for ``kernel`` in closed form, since the draws that make it up may be too rare to see."""
         if objective == "kernel" and self.predicted is not None:
             return self.predicted

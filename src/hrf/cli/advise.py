@@ -61,8 +61,8 @@ def advise(
                 k,
                 v,
                 budget=budget,
-                unit=unit,
-                objective=objective,
+                unit=unit,  # type: ignore[arg-type]  # other words are refused there
+                objective=objective,  # type: ignore[arg-type]
                 scale=scale,
                 length=length,
                 seed=seed,

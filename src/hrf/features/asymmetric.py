@@ -18,7 +18,7 @@ from hrf.features.matrices import matrix_pair
 from hrf.features.optimal import DenseExponential
 from hrf.fitting import SecondMoments
 from hrf.numerics import Features
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["AsymmetricExponential"]
 
@@ -33,6 +33,7 @@ class AsymmetricExponential(DenseExponential):
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
 
     >>> import torch, hrf
     >>> _ = torch.manual_seed(0)
@@ -50,12 +51,18 @@ class AsymmetricExponential(DenseExponential):
         *,
         n_projections: int,
         matrix: Tensor,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(
-            dim, n_projections=n_projections, projection=projection, heads=heads, generator=generator
+            dim,
+            n_projections=n_projections,
+            projection=projection,
+            heads=heads,
+            generator=generator,
+            seed=seed,
         )
         self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
         if self.query_matrix.has_imag:

@@ -22,6 +22,7 @@ from torch import Generator, Tensor, nn
 from typing_extensions import Self
 
 from hrf import atomic_write, kernels, tuning
+from hrf.checks import generator_of
 from hrf.features.encoding import encode
 from hrf.features.flops import Flops
 from hrf.features.streaming import Table
@@ -73,17 +74,17 @@ class Linearised(Registered, nn.Module):
 
     def forward(self, *args: Any) -> Tensor:
         """Refuse to guess a side."""
-        raise TypeError(
-            f"{type(self).__name__} has two sides; call phi.queries(x) or phi.keys(y), not phi(x)"
-        )
+        name = type(self).__name__
+        raise TypeError(f"{name} has two sides; call phi.queries(x) or phi.keys(y), not phi(x)")
 
     @property
     def unbiased(self) -> bool:
         """Whether the mean over draws is exactly the estimated function."""
         return all(omega.gaussian for omega in self.all_projections())
 
-    def redraw_(self, generator: Generator | None = None) -> Self:
+    def redraw_(self, generator: Generator | None = None, *, seed: int | None = None) -> Self:
         """Draw every ω anew, in place. Nothing else ever does: a forward pass is deterministic."""
+        generator = generator_of(generator, seed)
         for omega in self.all_projections():
             omega.redraw_(generator)
         return self
@@ -239,8 +240,7 @@ class FeatureMap(Handled, Linearised):
     @full_precision
     def log_mse(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the logarithm of `mse`, finite where `mse` overflows; −inf where the estimate is exact."""
-        x, y = self._checked_pair(x, y)
-        return self._log_mse(x.double(), y.double())
+        return self._log_mse(*(u.double() for u in self._checked_pair(x, y)))
 
     def relative_error(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the root of the MSE over the kernel, the paper's ε: ``(..., L, S)``."""

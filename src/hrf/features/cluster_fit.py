@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -12,6 +12,8 @@ from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.fitting import (
     Clusters,
+    DiagonalKind,
+    MatrixKind,
     ResidualFit,
     cluster_sizes,
     fit_matrix,
@@ -23,11 +25,27 @@ from hrf.fitting import (
     moments_by_cluster,
     pair_moments,
 )
+from hrf.projections import ProjectionKind
 
-__all__ = ["BASES", "ClusterSettings", "fitted_parts"]
+__all__ = [
+    "BASES",
+    "DEFAULTS",
+    "FEATURES",
+    "ClusterBase",
+    "ClusterSettings",
+    "DefaultMap",
+    "ResidualFeatures",
+    "fitted_parts",
+]
 
-_FEATURES = ("exponential", "dense")
-_DEFAULTS = {"positive": Positive, "trigonometric": Trigonometric}
+ClusterBase = Literal["paper", "moments", "shifted", "separable", "shrunk"]
+BASES: tuple[ClusterBase, ...] = get_args(ClusterBase)
+
+ResidualFeatures = Literal["exponential", "dense"]
+FEATURES: tuple[ResidualFeatures, ...] = get_args(ResidualFeatures)
+
+DefaultMap = Literal["positive", "trigonometric"]
+DEFAULTS: dict[DefaultMap, Any] = {"positive": Positive, "trigonometric": Trigonometric}
 
 
 class ClusterSettings(NamedTuple):
@@ -35,12 +53,12 @@ class ClusterSettings(NamedTuple):
 
     n_clusters: tuple[int, int]
     n_projections: int
-    base: str
-    matrix: str
-    features: str
-    projection: str
+    base: ClusterBase
+    matrix: MatrixKind
+    features: ResidualFeatures
+    projection: ProjectionKind
     exact_share: float
-    default: str | None
+    default: DefaultMap | None
     default_share: float
     heads: int | None
     seed: int
@@ -94,7 +112,7 @@ def fitted_parts(
     if settings.exact_share:
         parts["exact"] = heavy_keys([queries.centers, keys.centers], sizes[1], settings.exact_share)
     if settings.default is not None:
-        default = _DEFAULTS[settings.default]
+        default = DEFAULTS[settings.default]
         parts["default"] = default(x.shape[-1], heads=settings.heads, **data.common())
         parts["served"] = largest_pairs(*sizes, share=1 - settings.default_share)
     return parts
@@ -105,22 +123,21 @@ def _check_settings(settings: ClusterSettings, clusters: ResidualFit | None) -> 
     base, features, default = settings.base, settings.features, settings.default
     if base not in BASES:
         raise ValueError(f"base is {base!r}; expected one of {', '.join(BASES)}")
-    if features not in _FEATURES or (features == "dense" and base not in ("shifted", "shrunk")):
+    if features not in FEATURES or (features == "dense" and base not in ("shifted", "shrunk")):
         raise ValueError(
             f"features is {features!r}; expected 'exponential', or 'dense' for shifted and shrunk"
         )
     if clusters is not None and base in ("paper", "moments"):
         raise ValueError(f"base {base!r} got clusters of residuals; expected shifted, separable or shrunk")
-    if default is not None and default not in _DEFAULTS:
+    if default is not None and default not in DEFAULTS:
         raise ValueError(f"default is {default!r}; expected None, 'positive' or 'trigonometric'")
 
 
 def _paper(data: _Data) -> _Base:
     """Take Aᵢⱼ from the two centres."""
     queries, keys = _kmeans(data)
-    return _per_pair(
-        data, queries, keys, matrix_from_centers(queries.centers, keys.centers, data.settings.matrix)
-    )
+    kind = cast("DiagonalKind", data.settings.matrix)  # other kinds are refused
+    return _per_pair(data, queries, keys, matrix_from_centers(queries.centers, keys.centers, kind))
 
 
 def _moments(data: _Data) -> _Base:
@@ -158,14 +175,13 @@ def _shrunk(data: _Data) -> _Base:
     return _Base(queries, keys, arguments | {"shrinkage": shrinkage})
 
 
-_FIT: dict[str, Callable[[_Data], _Base]] = {
+_FIT: dict[ClusterBase, Callable[[_Data], _Base]] = {
     "paper": _paper,
     "moments": _moments,
     "shifted": _shifted,
     "separable": _separable,
     "shrunk": _shrunk,
 }
-BASES = tuple(_FIT)
 
 
 def _kmeans(data: _Data) -> tuple[Clusters, Clusters]:

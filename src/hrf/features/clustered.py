@@ -28,15 +28,24 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import Self, override
 
+from hrf.checks import generator_of
 from hrf.features import flops
 from hrf.features.base import FeatureMap
 from hrf.features.cluster_estimates import ClusterEstimates
-from hrf.features.cluster_fit import BASES, ClusterSettings, fitted_parts
+from hrf.features.cluster_fit import (
+    BASES,
+    ClusterBase,
+    ClusterSettings,
+    DefaultMap,
+    ResidualFeatures,
+    fitted_parts,
+)
 from hrf.features.flops import Flops
 from hrf.features.grouping import look_up
-from hrf.fitting import ResidualFit, samples
+from hrf.fitting import MatrixKind, ResidualFit, samples
+from hrf.projections import ProjectionKind
 
-__all__ = ["BASES", "ClusteredHybrid"]
+__all__ = ["BASES", "ClusterBase", "ClusteredHybrid"]
 
 # The arguments of `fit` that `refit_` uses again.
 _SETTINGS = {*ClusterSettings._fields, "recenter"}
@@ -68,7 +77,7 @@ class ClusteredHybrid(ClusterEstimates):
         query_centers: Tensor,
         key_centers: Tensor,
         *,
-        base: str,
+        base: ClusterBase,
         feature_map: FeatureMap | None = None,
         metric: Tensor | None = None,
         shrinkage: Tensor | None = None,
@@ -124,18 +133,18 @@ class ClusteredHybrid(ClusterEstimates):
         *,
         n_clusters: tuple[int, int] = (3, 3),
         n_projections: int = 64,
-        base: str = "shifted",
-        matrix: str = "real-diagonal",
-        features: str = "exponential",
-        projection: str = "orthogonal",
+        base: ClusterBase = "shifted",
+        matrix: MatrixKind = "real-diagonal",
+        features: ResidualFeatures = "exponential",
+        projection: ProjectionKind = "orthogonal",
         exact_share: float = 0.0,
-        default: str | None = None,
+        default: DefaultMap | None = None,
         default_share: float = 0.5,
         recenter: bool = False,
         clusters: ResidualFit | None = None,
         heads: int | None = None,
-        seed: int = 0,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Self:
         """Cluster queries and keys and fit a base to every pair of clusters.
 
@@ -159,8 +168,8 @@ class ClusteredHybrid(ClusterEstimates):
             clusters: result of `hrf.fitting.fit_residuals` on these data, in place of ``n_clusters`` and
                 ``matrix``, to fit several bases of residuals at the price of one.
             heads: ``None``, or H.
-            seed: seed of k-means.
             generator: the source of ω.
+            seed: seed of k-means and of ω, in place of ``generator``; without it k-means starts from seed 0.
         """
         settings = {name: value for name, value in locals().items() if name in _SETTINGS}
         if not isinstance(n_clusters, Sequence) or len(n_clusters) != 2:
@@ -168,7 +177,7 @@ class ClusteredHybrid(ClusterEstimates):
                 f"n_clusters is {n_clusters!r}; expected clusters of queries and of keys, as in (2, 2)"
             )
         x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
-        return cls._fitted(x, y, settings, clusters, generator)
+        return cls._fitted(x, y, settings, clusters, generator_of(generator, seed))
 
     @classmethod
     def _fitted(
@@ -182,11 +191,12 @@ class ClusteredHybrid(ClusterEstimates):
         if clusters is not None:
             settings["n_clusters"] = tuple(c.centers.shape[-2] for c in (clusters.queries, clusters.keys))
             settings["matrix"] = clusters.kind
-        fitted = ClusterSettings(**{name: settings[name] for name in ClusterSettings._fields})
+        named = {name: settings[name] for name in ClusterSettings._fields}
+        fitted = ClusterSettings(**(named | {"seed": settings["seed"] or 0}))
         parts = fitted_parts(x, y, fitted, clusters, generator)
         phi = cls(**parts, recenter=settings["recenter"], settings=settings)
         if phi.shrinkage is not None:
-            phi.shrinkage.copy_(phi._best_shrinkage(x, y, settings["seed"]))
+            phi.shrinkage.copy_(phi._best_shrinkage(x, y, fitted.seed))
         return phi.to(torch.get_default_dtype())
 
     def refit_(self, queries: Tensor, keys: Tensor) -> Self:

@@ -19,14 +19,14 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from hrf import kernels, theory
-from hrf.checks import check_count, check_tensor, shapes_with_heads
+from hrf.checks import check_count, check_tensor, own_constructor, shapes_with_heads
 from hrf.features import flops
 from hrf.features.exponential_features import ExponentialFeatures
 from hrf.features.flops import Flops
 from hrf.features.matrices import matrix_pair
 from hrf.features.products import ComplexSum, PairSum
-from hrf.fitting import SecondMoments, fit_matrix, samples
-from hrf.projections import Projections
+from hrf.fitting import MatrixKind, SecondMoments, fit_matrix, samples
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["Exponential", "Positive", "Trigonometric"]
 
@@ -47,6 +47,7 @@ class Exponential(ExponentialFeatures):
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
 
     The width is m for a real A and 2m for an imaginary or complex one, doubled by ±ω unless A is imaginary.
 
@@ -65,13 +66,14 @@ class Exponential(ExponentialFeatures):
         query_shift: Tensor | None = None,
         key_shift: Tensor | None = None,
         antithetic: bool = True,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
-            projection, n_projections, dim, heads=heads, generator=generator
+            projection, n_projections, dim, heads=heads, generator=generator, seed=seed
         )
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.antithetic = antithetic
@@ -89,7 +91,7 @@ class Exponential(ExponentialFeatures):
         keys: Tensor,
         *,
         n_projections: int,
-        matrix: str | None = "real-full",
+        matrix: MatrixKind | None = "real-full",
         shift: bool = True,
         heads: int | None = None,
         **arguments: Any,
@@ -103,7 +105,7 @@ class Exponential(ExponentialFeatures):
             matrix: one of `hrf.fitting.KINDS`, or ``None`` for the identity.
             shift: move the origin to the means.
             heads: ``None``, or H.
-            **arguments: ``antithetic``, ``projection`` and ``generator`` of the constructor.
+            **arguments: ``antithetic``, ``projection``, ``generator`` and ``seed`` of the constructor.
 
         >>> import torch, hrf
         >>> x = torch.randn(500, 4) * torch.tensor([2.0, 0.3, 0.3, 0.3]) + 1
@@ -205,9 +207,10 @@ class _Isotropic(Exponential):
         dim: int,
         *,
         n_projections: int,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         shape = shapes_with_heads(heads, (check_count("dim", dim),))[0]
         super().__init__(
@@ -217,6 +220,7 @@ class _Isotropic(Exponential):
             projection=projection,
             heads=heads,
             generator=generator,
+            seed=seed,
         )
 
     @override
@@ -225,6 +229,7 @@ class _Isotropic(Exponential):
         return {name: everything[name] for name in ("dim", "n_projections", "projection", "heads")}
 
 
+@own_constructor
 class Positive(_Isotropic):
     """Positive features (paper, Eq. 3; FAVOR+): φ(u) = exp(−‖u‖²/2) exp(±ωᵀu) / √(2m), of width 2m.
 
@@ -240,6 +245,7 @@ class Positive(_Isotropic):
     _unit = 1
 
 
+@own_constructor
 class Trigonometric(_Isotropic):
     """Trigonometric features (paper, Eq. 2): φ(u) = exp(‖u‖²/2) (cos ωᵀu, sin ωᵀu) / √m, of width 2m.
 

@@ -31,7 +31,7 @@ class GaussianKernel(FeatureMap):
     def __init__(self, feature_map: FeatureMap) -> None:
         super().__init__()
         if not isinstance(feature_map, FeatureMap):
-            raise TypeError(f"feature_map is a {type(feature_map).__name__}; expected a FeatureMap")
+            raise TypeError(f"feature_map is of type {type(feature_map).__name__}; expected a FeatureMap")
         if feature_map.kernel != "softmax":
             raise ValueError(
                 f"the map estimates the {feature_map.kernel} kernel; expected a softmax-kernel map"

@@ -16,17 +16,17 @@ from torch import Generator, Tensor, nn
 from typing_extensions import override
 
 from hrf import theory, tuning
-from hrf.checks import check_count
+from hrf.checks import generator_of
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
 from hrf.features.coefficients import Angular, Coefficient, FromFeatureMap, Gaussian
 from hrf.features.composition import compose
-from hrf.features.exponential import Exponential, Positive, Trigonometric
+from hrf.features.exponential import Exponential, Trigonometric
 from hrf.features.exponential_features import ExponentialRows
 from hrf.features.flops import Flops
-from hrf.features.hybrid_parts import check_parts, relative_covariance, share_projections
+from hrf.features.hybrid_parts import bipolar_bases, check_parts, relative_covariance, share_projections
 from hrf.numerics import Features, check_finite, check_range, common_scale, half_square
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
 
@@ -110,9 +110,8 @@ class Hybrid(FeatureMap):
             else:
                 features.append(base.unscaled(x, side, place))
         rho = [c.unscaled(x, side) for c in self.coefficient_maps]
-        if any(
-            isinstance(c, FromFeatureMap) for c in self.coefficient_maps
-        ):  # other coefficients are at most 1
+        # Other coefficients are at most 1.
+        if any(isinstance(c, FromFeatureMap) for c in self.coefficient_maps):
             largest = (torch.cat(f, -1).detach().abs().amax(-1).log() for f in (features, rho))
             check_range(sum(largest, start=x.new_zeros(())))
         return compose(features, [torch.ones_like(x[..., :1]), *rho], self.constants, side, out)
@@ -181,20 +180,6 @@ class Hybrid(FeatureMap):
         return {"bases": self.base_maps, "coefficients": self.coefficient_maps}
 
 
-def _bipolar_bases(
-    dim: int, n_projections: int, share: bool, kind: str, heads: int | None, generator: Generator | None
-) -> list[FeatureMap]:
-    """Build positive and trigonometric features, on the same ω or on two draws."""
-    check_count("dim", dim)
-    draws = [
-        Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)
-    ]
-    return [
-        base(dim, n_projections=n_projections, projection=omega, heads=heads)
-        for base, omega in zip((Positive, Trigonometric), (draws[0], draws[-1]), strict=True)
-    ]
-
-
 class AngularHybrid(Hybrid):
     """The angular hybrid (paper, Sec. 2.4): K̂ = λ̂ K̂⁺⁺ + (1 − λ̂) K̂^trig with λ = θ/π. Width 4m(n + 1).
 
@@ -209,6 +194,7 @@ class AngularHybrid(Hybrid):
         projection: one of `hrf.projections.KINDS`, for ω and for the bits.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
 
     >>> import torch, hrf
     >>> phi = hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)
@@ -224,11 +210,13 @@ class AngularHybrid(Hybrid):
         n_projections: int,
         n_coefficient_projections: int,
         share_projections: bool = True,
-        projection: str = "orthogonal",
+        projection: ProjectionKind = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
-        bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
+        generator = generator_of(generator, seed)
+        bases = bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
         common: dict[str, Any] = {"projection": projection, "heads": heads}
         angular = Angular(dim, n_projections=n_coefficient_projections, generator=generator, **common)
         super().__init__(bases, [angular])
@@ -261,6 +249,7 @@ class GaussianHybrid(Hybrid):
         projection: one of `hrf.projections.KINDS`, for ω and for the coefficient.
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
     """
 
     def __init__(
@@ -272,11 +261,13 @@ class GaussianHybrid(Hybrid):
         sigma: float,
         radius: float,
         share_projections: bool = True,
-        projection: str = "orthogonal",
+        projection: ProjectionKind = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
-        bases = _bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
+        generator = generator_of(generator, seed)
+        bases = bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
         common: dict[str, Any] = {"projection": projection, "heads": heads}
         inner = Trigonometric(dim, n_projections=n_coefficient_projections, generator=generator, **common)
         super().__init__(bases, [Gaussian.bipolar(inner, sigma=sigma, radius=radius)])

@@ -1,26 +1,46 @@
-"""The parts of a hybrid: which of them fit together, and how their estimates covary."""
+"""The parts of a hybrid: how they are built, which of them fit together, and how their estimates covary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hrf import theory
+from hrf.checks import check_count
 from hrf.features.base import FeatureMap, Linearised
 from hrf.features.coefficients import Coefficient
-from hrf.features.exponential import Exponential
-from hrf.projections import Projections
+from hrf.features.exponential import Exponential, Positive, Trigonometric
+from hrf.projections import ProjectionKind, Projections
 
-__all__ = ["check_parts", "relative_covariance", "share_projections"]
+__all__ = ["bipolar_bases", "check_parts", "relative_covariance", "share_projections"]
+
+
+def bipolar_bases(
+    dim: int,
+    n_projections: int,
+    share: bool,
+    kind: ProjectionKind,
+    heads: int | None,
+    generator: Generator | None,
+) -> list[FeatureMap]:
+    """Build positive and trigonometric features, on the same ω or on two draws."""
+    check_count("dim", dim)
+    draws = [
+        Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)
+    ]
+    return [
+        base(dim, n_projections=n_projections, projection=omega, heads=heads)
+        for base, omega in zip((Positive, Trigonometric), (draws[0], draws[-1]), strict=True)
+    ]
 
 
 def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
     """Refuse parts that do not fit together, and name them."""
     if len(bases) < 2 or len(coefficients) != len(bases) - 1:
         raise ValueError(
-            f"there are {len(bases)} bases and {len(coefficients)} coefficients; "
+            f"the numbers of bases and coefficients are {len(bases)} and {len(coefficients)}; "
             "expected two or more bases and one coefficient fewer"
         )
     for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):

@@ -12,14 +12,17 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import Self
 
+from hrf.checks import generator_of, own_constructor
 from hrf.features.coefficients import Gaussian
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.hybrid import Hybrid
-from hrf.fitting import kmeans, matrix_from_centers, samples
+from hrf.fitting import DiagonalKind, kmeans, matrix_from_centers, samples
+from hrf.projections import ProjectionKind
 
 __all__ = ["GaussianMixture"]
 
 
+@own_constructor
 class GaussianMixture(Hybrid):
     """Gaussian coefficients for pairs of clusters; `ClusteredHybrid` has zero-one coefficients. Unbiased.
 
@@ -38,10 +41,10 @@ class GaussianMixture(Hybrid):
         n_projections: int = 64,
         n_coefficient_projections: int = 8,
         scale: float = 1.0,
-        matrix: str = "complex-diagonal",
-        projection: str = "orthogonal",
-        seed: int = 0,
+        matrix: DiagonalKind = "complex-diagonal",
+        projection: ProjectionKind = "orthogonal",
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Self:
         """Cluster queries ``(..., L, d)`` and keys ``(..., S, d)`` and build the mixture.
 
@@ -54,11 +57,12 @@ class GaussianMixture(Hybrid):
             scale: τ, the width of a coefficient's window.
             matrix: ``"complex-diagonal"`` or ``"real-diagonal"``.
             projection: one of `hrf.projections.KINDS`.
-            seed: seed of k-means.
-            generator: the source of randomness.
+            generator: the source of ω.
+            seed: seed of k-means and of ω, in place of ``generator``; without it k-means starts from seed 0.
         """
+        generator = generator_of(generator, seed)
         x, y = samples(queries, None, "queries"), samples(keys, None, "keys")
-        centers = [kmeans(u, n, seed=seed).centers for u, n in zip((x, y), n_clusters, strict=True)]
+        centers = [kmeans(u, n, seed=seed or 0).centers for u, n in zip((x, y), n_clusters, strict=True)]
         matrices = matrix_from_centers(centers[0], centers[1], matrix).flatten(0, 1)
         dim = x.shape[-1]
         common: dict[str, Any] = {"projection": projection, "generator": generator}

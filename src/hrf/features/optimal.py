@@ -20,12 +20,13 @@ from torch import Generator, Tensor
 from typing_extensions import Self, override
 
 from hrf import kernels, theory
+from hrf.checks import own_constructor
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
 from hrf.fitting import samples
 from hrf.numerics import Features, half_square
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["DenseExponential", "OptimalPositive"]
 
@@ -41,13 +42,14 @@ class _Tilted(FeatureMap):
         dim: int,
         *,
         n_projections: int,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
-            projection, n_projections, dim, heads=heads, generator=generator
+            projection, n_projections, dim, heads=heads, generator=generator, seed=seed
         )
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections
@@ -107,6 +109,7 @@ class _Tilted(FeatureMap):
         }
 
 
+@own_constructor
 class OptimalPositive(_Tilted):
     """FAVOR++ (optimal positive random features): one number a, the best for the mean of ‖x + y‖².
 
@@ -132,6 +135,7 @@ class OptimalPositive(_Tilted):
         return self
 
 
+@own_constructor
 class DenseExponential(_Tilted):
     """FAVOR# (symmetric dense-exponential random features): Q and a from the second moments of x + y.
 

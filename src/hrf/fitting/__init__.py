@@ -11,6 +11,8 @@ from hrf.fitting.clusters import (
 from hrf.fitting.matrices import (
     KINDS,
     RIDGE,
+    DiagonalKind,
+    MatrixKind,
     SecondMoments,
     fit_matrix,
     matrix_from_centers,
@@ -25,6 +27,8 @@ __all__ = [
     "RIDGE",
     "ClusterMoments",
     "Clusters",
+    "DiagonalKind",
+    "MatrixKind",
     "ResidualFit",
     "SecondMoments",
     "assign",

@@ -35,7 +35,7 @@ tensor([[[0.+0.5000j, 1.+0.0000j]]], dtype=torch.complex128)
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ from torch import Tensor
 __all__ = [
     "KINDS",
     "RIDGE",
+    "DiagonalKind",
+    "MatrixKind",
     "SecondMoments",
     "fit_matrix",
     "matrix_from_centers",
@@ -50,7 +52,9 @@ __all__ = [
     "optimal_loss",
 ]
 
-KINDS = ("real-diagonal", "complex-diagonal", "real-full", "complex-full")
+DiagonalKind = Literal["real-diagonal", "complex-diagonal"]
+MatrixKind = Literal[DiagonalKind, "real-full", "complex-full"]
+KINDS: tuple[MatrixKind, ...] = get_args(MatrixKind)
 
 #: Noise that is added to the data, as a share of their mean square. It raises the least loss by at most
 #: (4√ridge + 2 ridge) √(tr S_x tr S_y), and keeps A well-conditioned where the data do not fill the space.
@@ -115,7 +119,7 @@ def _add_ridge(second: Tensor, ridge: float) -> Tensor:
     return second + ridge * torch.where(scale > 1e-30, scale, 1.0) * eye
 
 
-def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
+def fit_matrix(moments: SecondMoments, kind: MatrixKind, *, ridge: float = RIDGE) -> Tensor:
     """Return the A of a kind with the least l(A): ``(..., d)`` for a diagonal, ``(..., d, d)`` for a full matrix.
 
     Args:
@@ -140,7 +144,7 @@ def fit_matrix(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Te
     return _units(correlation, size).unsqueeze(-1) * (q.mT @ matrix)
 
 
-def optimal_loss(moments: SecondMoments, kind: str, *, ridge: float = RIDGE) -> Tensor:
+def optimal_loss(moments: SecondMoments, kind: MatrixKind, *, ridge: float = RIDGE) -> Tensor:
     """Return the l(A) that the closed forms promise for `fit_matrix`, at the moments with the ridge: ``(...)``.
 
     Args:
@@ -176,7 +180,7 @@ def matrix_loss(moments: SecondMoments, matrix: Tensor) -> Tensor:
 
 
 def matrix_from_centers(
-    query_centers: Tensor, key_centers: Tensor, kind: str, *, limit: float = 3.0
+    query_centers: Tensor, key_centers: Tensor, kind: DiagonalKind, *, limit: float = 3.0
 ) -> Tensor:
     """Return the paper's diagonal A for every pair of centres: ``(..., n, d), (..., k, d) -> (..., n, k, d)``.
 
@@ -195,7 +199,7 @@ def matrix_from_centers(
         limit: largest |aₖ|, at least 1. It matches coordinates up to limit² apart; a larger limit only pays for
             clusters whose width is less than a tenth of their distance from 0.
     """
-    _check_kind(kind, KINDS[:2])
+    _check_kind(kind, get_args(DiagonalKind))
     if not limit >= 1:
         raise ValueError(f"limit is {limit}; expected at least 1")
     r, s = query_centers.to(torch.float64).unsqueeze(-2), key_centers.to(torch.float64).unsqueeze(-3)

@@ -8,13 +8,13 @@ Both steps weight each key by the attention that it receives.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from hrf.fitting.clusters import Clusters, kmeans
-from hrf.fitting.matrices import SecondMoments, fit_matrix
+from hrf.fitting.matrices import MatrixKind, SecondMoments, fit_matrix
 
 __all__ = ["ResidualFit", "fit_residuals"]
 
@@ -39,11 +39,11 @@ class ResidualFit(NamedTuple):
     metric: Tensor
     matrix: Tensor
     moments: SecondMoments
-    kind: str
+    kind: MatrixKind
 
 
 def fit_residuals(
-    x: Tensor, y: Tensor, n_clusters: tuple[int, int], kind: str, *, seed: int = 0
+    x: Tensor, y: Tensor, n_clusters: tuple[int, int], kind: MatrixKind, *, seed: int = 0
 ) -> ResidualFit:
     """Cluster queries ``(..., N, d)`` and keys ``(..., S, d)``, in float64, and fit A to their residuals.
 
@@ -55,7 +55,7 @@ def fit_residuals(
             are taken as real.
         seed: seed of k-means.
     """
-    kind = kind.replace("complex", "real")
+    kind = cast("MatrixKind", kind.replace("complex", "real"))
     spread = slice(None, None, -(-x.shape[-2] // _QUERIES))  # evenly spread
     attention = (x[..., spread, :] @ y.mT).softmax(-1)
     mass = attention.mean(-2)

@@ -20,7 +20,7 @@ Maker = Callable[..., FeatureMap]
 MapName = Literal["positive", "angular", "trigonometric"]
 
 # 256 features, and the angular hybrid with m = n = 8 as in the paper's robotics part (288 features).
-NAMES: dict[str, Maker] = {
+NAMES: dict[MapName, Maker] = {
     "positive": partial(Positive, n_projections=128),
     "angular": partial(AngularHybrid, n_projections=8, n_coefficient_projections=8),
     "trigonometric": partial(Trigonometric, n_projections=128),
@@ -32,7 +32,7 @@ _EXPECTED = (
 )
 
 
-def maker_of(name: str) -> Maker:
+def maker_of(name: MapName) -> Maker:
     """Look up the maker of a name."""
     if name not in NAMES:
         raise ValueError(f"feature_map is {name!r}; {_EXPECTED}")
@@ -40,7 +40,7 @@ def maker_of(name: str) -> Maker:
 
 
 def feature_map_for(
-    feature_map: str | Maker | FeatureMap, dim: int, heads: int, generator: Generator | None = None
+    feature_map: MapName | Maker | FeatureMap, dim: int, heads: int, generator: Generator | None = None
 ) -> FeatureMap:
     """Return a map for ``heads`` heads of width ``dim``: by name, from its maker, or the given map if it fits."""
     if isinstance(feature_map, str):

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hrf.sampling.arguments import check_tensors
+from hrf.checks import check_tensors
 
 __all__ = ["for_weights"]
 

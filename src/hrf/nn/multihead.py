@@ -13,11 +13,10 @@ from typing_extensions import Self
 
 from hrf._attention import SummarisedAttention, attention
 from hrf._attention.values import drop_keys, unit_values
-from hrf.checks import check_count
+from hrf.checks import check_count, check_tensors, generator_of
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, MapName, feature_map_for
 from hrf.nn.masks import for_weights
-from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["MultiheadAttention"]
 

@@ -10,20 +10,20 @@ where the target counts once and exactly, so a drawn target is left out.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from hrf.checks import check_count
+from hrf.checks import check_count, check_tensors, generator_of
 from hrf.sampling import Sampler, Samples
-from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["SampledSoftmaxLoss"]
 
-_REDUCTIONS = ("mean", "sum", "none")
+Reduction = Literal["mean", "sum", "none"]
+_REDUCTIONS = get_args(Reduction)
 
 
 class SampledSoftmaxLoss(nn.Module):
@@ -60,11 +60,13 @@ class SampledSoftmaxLoss(nn.Module):
         *,
         sparse: bool = False,
         ignore_index: int = -100,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
         if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler is a {type(sampler).__name__}; expected a sampler of hrf.sampling")
+            raise TypeError(
+                f"sampler is of type {type(sampler).__name__}; expected a sampler of hrf.sampling"
+            )
         if check_count("k", k) > sampler.n_classes:
             raise ValueError(f"k is {k}; expected at most the number of classes, {sampler.n_classes}")
         if reduction not in _REDUCTIONS:

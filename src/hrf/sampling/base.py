@@ -8,9 +8,8 @@ import torch
 from torch import Generator, Tensor, nn
 from typing_extensions import Self, override
 
-from hrf.checks import check_count, check_tensor
+from hrf.checks import check_count, check_tensor, check_tensors, generator_of
 from hrf.numerics import can_look, check_finite
-from hrf.sampling.arguments import check_tensors, generator_of
 
 __all__ = ["EmbeddingSampler", "Sampler", "Samples"]
 

@@ -7,11 +7,13 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from hrf.checks import own_constructor
 from hrf.sampling.base import Sampler, Samples
 
 __all__ = ["LogUniformSampler", "UniformSampler"]
 
 
+@own_constructor
 class UniformSampler(Sampler):
     """Distinct classes, all sets of k equally likely: q = 1/C; with k = C every class is drawn once.
 
@@ -35,6 +37,7 @@ class UniformSampler(Sampler):
         return queries.new_full(ids.shape, -math.log(self.n_classes))
 
 
+@own_constructor
 class LogUniformSampler(Sampler):
     """Zipf's law for classes sorted by falling frequency: q(c) = log((c + 2)/(c + 1)) / log(C + 1).
 

@@ -84,7 +84,7 @@ class SoftmaxSampler(EmbeddingSampler):
         if radius is not None:
             check_positive("radius", radius)
         if not isinstance(feature_map, FeatureMap):
-            raise TypeError(f"feature_map is a {type(feature_map).__name__}; expected a FeatureMap")
+            raise TypeError(f"feature_map is of type {type(feature_map).__name__}; expected a FeatureMap")
         if feature_map.heads is not None or not feature_map.factorised:
             raise ValueError(
                 f"the feature map has heads={feature_map.heads}, factorised={feature_map.factorised}; expected a "

@@ -15,7 +15,7 @@ from hrf.features.base import Side
 from hrf.features.coefficients.base import Coefficient
 from hrf.features.flops import Flops
 from hrf.numerics import Features
-from hrf.projections import Projections
+from hrf.projections import ProjectionKind, Projections
 
 __all__ = ["Angular"]
 
@@ -31,6 +31,7 @@ class Angular(Coefficient):
         projection: one of `hrf.projections.KINDS`, or a `Projections` to share.
         heads: ``None``, or H for one coefficient per head.
         generator: the source of randomness.
+        seed: seed of a new generator, in place of ``generator``.
     """
 
     constant = 0.5
@@ -40,13 +41,14 @@ class Angular(Coefficient):
         dim: int,
         *,
         n_projections: int,
-        projection: str | Projections = "orthogonal",
+        projection: ProjectionKind | Projections = "orthogonal",
         heads: int | None = None,
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
-            projection, n_projections, dim, heads=heads, generator=generator
+            projection, n_projections, dim, heads=heads, generator=generator, seed=seed
         )
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections

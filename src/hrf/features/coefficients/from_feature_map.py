@@ -30,7 +30,7 @@ class FromFeatureMap(Coefficient):
     def __init__(self, feature_map: FeatureMap, *, constant: float = 0.0, weight: float = 1.0) -> None:
         super().__init__()
         if not isinstance(feature_map, FeatureMap):
-            raise TypeError(f"feature_map is a {type(feature_map).__name__}; expected a FeatureMap")
+            raise TypeError(f"feature_map is of type {type(feature_map).__name__}; expected a FeatureMap")
         if not (math.isfinite(constant) and math.isfinite(weight) and weight):
             raise ValueError(
                 f"constant, weight = {constant}, {weight}; expected finite numbers, weight not 0"

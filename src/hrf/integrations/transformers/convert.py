@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,9 @@ from hrf.integrations.transformers.observers import (
 from hrf.integrations.transformers.progress import Steps, shown_steps
 from hrf.integrations.transformers.speed import Speed, measure_speed
 from hrf.integrations.transformers.support import first_tensor, run
-from hrf.nn.maps import NAMES, feature_map_for
+from hrf.nn.maps import NAMES, MapName, feature_map_for
 
-__all__ = ["FITS", "Fit", "Report", "convert"]
+__all__ = ["FITS", "Fit", "FitName", "Report", "convert"]
 
 # Called as ``fit(queries, keys, heads=H)`` with vectors ``(H, N, d)``, such that exp(qᵀk) is the kernel.
 Fit = Callable[..., FeatureMap]
@@ -47,11 +47,12 @@ _VERDICTS = (
 )
 
 
-def _unfitted(queries: Tensor, keys: Tensor, *, heads: int, name: str) -> FeatureMap:
+def _unfitted(queries: Tensor, keys: Tensor, *, heads: int, name: MapName) -> FeatureMap:
     return feature_map_for(name, queries.shape[-1], heads)
 
 
-FITS: dict[str, Fit] = {
+FitName = Literal["clustered", "fitted", MapName]
+FITS: dict[FitName, Fit] = {
     "clustered": partial(ClusteredHybrid.fit, base="separable", n_clusters=(64, 64), recenter=True),
     "fitted": partial(Exponential.fit, n_projections=128),
     **{name: partial(_unfitted, name=name) for name in NAMES},
@@ -105,7 +106,7 @@ def convert(
     model: PreTrainedModel,
     calibration_batches: Iterable[Batch],
     *,
-    feature_map: str | Fit = "clustered",
+    feature_map: FitName | Fit = "clustered",
     quality: float | None = None,
     test_batches: Iterable[Batch] | None = None,
     max_tokens: int = 4096,
@@ -198,7 +199,7 @@ def _cheapest(
     )
 
 
-def _check_quality(quality: float | None, feature_map: str | Fit) -> None:
+def _check_quality(quality: float | None, feature_map: FitName | Fit) -> None:
     if quality is None:
         return
     if not 0 < quality < 1:
@@ -226,7 +227,7 @@ def _checked(batches: Iterable[Batch]) -> list[Batch]:
     return found
 
 
-def _fit_of(feature_map: str | Fit) -> Fit:
+def _fit_of(feature_map: FitName | Fit) -> Fit:
     """Look up a function that fits maps, unless it is given."""
     if not isinstance(feature_map, str):
         return feature_map

@@ -127,7 +127,7 @@ def first_tensor(output: Any) -> Tensor:
     for value in values:
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim:
             return value
-    raise ValueError(f"the output is a {type(output).__name__} without a tensor")
+    raise ValueError(f"the output is of type {type(output).__name__} and holds no tensor")
 
 
 def made_up_inputs(model: PreTrainedModel) -> dict[str, Tensor]:

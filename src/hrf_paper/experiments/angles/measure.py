@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor
@@ -21,7 +21,7 @@ from hrf_paper.experiments.shared.draws import chunk_size, estimates, fractions,
 
 __all__ = ["ANGLES", "SAMPLED_ANGLES", "Settings", "parts"]
 
-_KIND = "iid"
+_KIND: Final = "iid"
 _FITTED = hrf.OptimalPositive | hrf.DenseExponential
 # Angles in units of π: a fine grid for the closed forms, and a coarse grid within it for the draws.
 ANGLES, SAMPLED_ANGLES = fractions(160), fractions(16)
