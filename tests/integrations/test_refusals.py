@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2Model, MistralConfig, MistralModel, T5Config, T5Model
+from transformers import Gemma2Config, Gemma2Model, MistralConfig, MistralModel
 
 import hrf
 from hrf.integrations.transformers import FITTED, attention, convert, load_maps, register, save_maps
@@ -12,12 +12,9 @@ from integrations.models import (
     BATCH,
     GROUPED,
     HEADS,
-    LAYERS,
     LENGTH,
     ROUNDING,
     SIZES,
-    VOCABULARY,
-    WIDTH,
     batches,
     bert,
     final,
@@ -56,14 +53,11 @@ def test_other_changes_of_weights_are_refused(tokens):
     def gemma(**options):
         return Gemma2Model(Gemma2Config(**SIZES, **GROUPED, head_dim=4))
 
-    def t5(**options):
-        sizes = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 4, "d_ff": 24}
-        return T5Model(T5Config(**sizes, num_layers=LAYERS, num_heads=HEADS))
-
     with pytest.raises(ValueError, match="Gemma2Attention passes softcap"):
         made(gemma)(tokens)
-    with pytest.raises(ValueError, match="T5Attention passes position_bias"):
-        made(t5)(tokens, decoder_input_ids=tokens)
+    module, q = made(llama).model.layers[0].self_attn, torch.randn(1, HEADS, 3, 4)
+    with pytest.raises(ValueError, match="LlamaAttention passes position_bias"):
+        attention._Made(hrf.Positive, 0)(module, q, q, q, None, position_bias=torch.zeros(1, HEADS, 3, 3))
 
 
 def test_causal_layers_without_a_mask_need_as_many_queries_as_keys():

@@ -80,10 +80,9 @@ def test_models_with_the_interface_are_supported(build):
 
 
 def test_requests_that_cannot_be_honoured_are_the_reason():
-    config = transformers.T5Config(vocab_size=30, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
-    answer = check(transformers.T5Model(config))
+    answer = check(supported_models.built(transformers.Gemma2Config))
     assert not answer
-    assert "T5Model cannot use linear attention: T5Attention passes position_bias" in str(answer)
+    assert "Gemma2Model cannot use linear attention: Gemma2Attention passes softcap" in str(answer)
 
 
 def test_a_model_that_does_more_than_attention_is_told_by_its_outputs(monkeypatch):
@@ -163,7 +162,7 @@ def test_other_names_that_are_refused():
 def test_outcomes_of_the_table():
     assert supported_models.outcome("bert") == "works"
     assert supported_models.outcome("gptj") == "refused: attention of its own"
-    assert supported_models.outcome("t5") == "refused: position bias"
+    assert supported_models.outcome("gemma2") == "refused: soft cap of the logits"
 
 
 @pytest.mark.slow

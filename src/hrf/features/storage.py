@@ -90,7 +90,8 @@ def _check_size(name: str) -> None:
 def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
     """Build the map, tie its shared projections and fill in its numbers."""
     for key in header["complex"]:
-        tensors[key] = torch.view_as_complex(tensors[key])
+        # A copy: a file aligns numbers to 8 bytes, and LAPACK may crash on complex ones that are not aligned to 16.
+        tensors[key] = torch.view_as_complex(tensors[key]).clone()
     with torch.random.fork_rng(devices=[]):  # parts are drawn only to be overwritten
         feature_map = _built(header["map"], tensors)
     if not isinstance(feature_map, FeatureMap):
