@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hrf._attention.inputs import check, check_query_padding
 from hrf._attention.masks import read_mask
+from hrf._attention.operator import uncompiled
 from hrf._attention.packing import Packing
 from hrf._attention.summarised.engine import summarised_attention
 from hrf._attention.summarised.method import SummarisedAttention
@@ -14,7 +15,7 @@ from hrf._attention.summarised.method import SummarisedAttention
 __all__ = ["run_summarised"]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def run_summarised(
     query: Tensor,
     key: Tensor,

@@ -57,7 +57,9 @@ def register(name: str = "hrf", feature_map: MapName | Maker = "positive", *, se
 
 
 class _Attention:
-    """Attention function that Transformers calls in a layer; subclasses provide the map."""
+    """Attention function that Transformers calls in a layer; subclasses provide the map, if there is one."""
+
+    has_map = True
 
     def __call__(
         self,
@@ -77,15 +79,15 @@ class _Attention:
             weights = self.attend(module, call._replace(value=unit_values(call.key)))
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
-        if _decodable(call, dropout):
+        if self.has_map and _decodable(call, dropout):
             output = _decoded(module, call, self.map_of(module, call), key)
         else:
             output = self.attend(module, call)
         if can_look(output) and not bool(output.isfinite().all()):
+            name = type(self.map_of(module, call)).__name__ if self.has_map else SummarisedAttention.__name__
             raise ValueError(
-                f"the attention of {type(module).__name__} is not finite: {type(self.map_of(module, call)).__name__} "
-                "is far too noisy for its queries and keys; expected a map fitted to them (see convert), or positive "
-                "features"
+                f"the attention of {type(module).__name__} is not finite: {name} is far too noisy for "
+                "its queries and keys; expected a map fitted to them (see convert), or positive features"
             )
         return output.transpose(1, 2), weights
 
@@ -149,7 +151,9 @@ class _Fitted(_Attention):
 
 
 class _Summarised(_Attention):
-    """Attention by summaries, which needs no map; causal layers are refused."""
+    """Attention by summaries; causal layers are refused."""
+
+    has_map = False
 
     @override
     def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
