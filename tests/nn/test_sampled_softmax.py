@@ -221,7 +221,7 @@ def test_errors_say_what_was_received():
     sampler = UniformSampler(CLASSES)
     with pytest.raises(ValueError, match="k is 13; expected at most the number of classes, 12"):
         SampledSoftmaxLoss(sampler, 13)
-    with pytest.raises(TypeError, match="sampler is a int"):
+    with pytest.raises(TypeError, match="sampler is of type int"):
         SampledSoftmaxLoss(3, 3)
     with pytest.raises(ValueError, match="reduction is 'max'"):
         SampledSoftmaxLoss(sampler, 3, reduction="max")
