@@ -57,8 +57,8 @@ def full_precision(method: Callable[P, Result]) -> Callable[P, Result]:
 
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Result:
-        first = next(iter((*args[1:], *kwargs.values())), None)  # after self
-        device = first.device.type if isinstance(first, Tensor) else "cpu"
+        given = (*args[1:], *kwargs.values())  # after self
+        device = given[0].device.type if given and isinstance(given[0], Tensor) else "cpu"
         if not torch.is_autocast_enabled(device):
             return method(*args, **kwargs)
         with torch.autocast(device, enabled=False):

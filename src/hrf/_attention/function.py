@@ -10,7 +10,7 @@ from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import check, check_map
 from hrf._attention.masks import read_mask
-from hrf._attention.operator import Operands, call_with_map, implemented_by
+from hrf._attention.operator import Operands, call_operator, implemented_by, tensors_of
 from hrf._attention.packing import Packing
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.summarised.run import run_summarised
@@ -98,11 +98,14 @@ def attention(
         )
     if torch.compiler.is_compiling():
         check_map(feature_map)
+        learned, constants = tensors_of(feature_map)
         operands = Operands(
             query,
             key,
             value,
-            source=feature_map.handle,
+            feature_map.handle,
+            learned,
+            constants,
             attn_mask=attn_mask,
             key_padding_mask=key_padding_mask,
             cu_seqlens=cu_seqlens,
@@ -111,7 +114,7 @@ def attention(
             is_causal=is_causal,
             scale=scale,
         )
-        return call_with_map(operands, feature_map)
+        return call_operator(operands)
     hidden = None
     if attn_mask is not None:
         causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))

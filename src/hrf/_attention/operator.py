@@ -18,7 +18,7 @@ from hrf._attention.denominator import Denominator, Rule
 from hrf.features.base import FeatureMap
 from hrf.handles import object_of
 
-__all__ = ["MapSource", "Operands", "call_operator", "call_with_map", "implemented_by", "uncompiled"]
+__all__ = ["MapSource", "Operands", "call_operator", "implemented_by", "tensors_of", "uncompiled"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -178,21 +178,15 @@ def _tensors(feature_map: FeatureMap) -> list[Tensor]:
     return [*feature_map.parameters(), *feature_map.buffers()]
 
 
+def tensors_of(feature_map: FeatureMap) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors of a map that want gradients, and all others: operands beside its handle."""
+    tensors = _tensors(feature_map)
+    return [t for t in tensors if t.requires_grad], [t for t in tensors if not t.requires_grad]
+
+
 def call_operator(operands: Operands) -> Tensor:
     """Put attention into a graph that is being compiled."""
     return torch.ops.hrf.attention(*operands)
-
-
-def call_with_map(operands: Operands, feature_map: FeatureMap) -> Tensor:
-    """Do so with the tensors of a map."""
-    tensors = _tensors(feature_map)
-    return call_operator(
-        operands._replace(
-            source=feature_map.handle,
-            learned=[t for t in tensors if t.requires_grad],
-            constants=[t for t in tensors if not t.requires_grad],
-        )
-    )
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,7 @@ maps that are made, and fitted maps have files of their own. Maps move to the de
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from typing_extensions import override
 
 from hrf._attention import Denominator, SummarisedAttention, attention
 from hrf._attention.denominator import Rule
-from hrf._attention.operator import Operands, call_operator, call_with_map
+from hrf._attention.operator import Operands, call_operator, tensors_of
 from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
@@ -110,8 +111,7 @@ class _Made(Handled, _Attention):
     def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
         if not torch.compiler.is_compiling():
             return super().attend(module, call)
-        operands = _operands(call, self.handle)._replace(layer=_index(module))
-        return call_operator(operands)[:, :, -call.query.shape[2] :]
+        return call_operator(_operands(call, self.handle, layer=_index(module)))[:, :, -call.query.shape[2] :]
 
     @override
     def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
@@ -170,7 +170,9 @@ class _Summarised(_Attention):
 
 
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
-    maps: dict[str, FeatureMap] = module.__dict__.setdefault("hrf_maps", {})
+    if not hasattr(module, "hrf_maps"):
+        module.__dict__["hrf_maps"] = {}  # no submodule
+    maps: dict[str, FeatureMap] = module.hrf_maps  # type: ignore[assignment]
     return maps
 
 
@@ -201,14 +203,23 @@ def _index(module: nn.Module) -> int:
     return getattr(module, "layer_idx", None) or 0
 
 
-def _operands(call: AttentionCall, source: Tensor) -> Operands:
+def _operands(
+    call: AttentionCall,
+    source: Tensor,
+    learned: Sequence[Tensor] = (),
+    constants: Sequence[Tensor] = (),
+    layer: int = 0,
+) -> Operands:
     query, paired = call.rows()
     return Operands(
         query,
         call.key,
         call.value,
         source,
+        learned,
+        constants,
         key_padding_mask=call.ignore,
+        layer=layer,
         is_causal=paired,
         fixed_centres=call.is_causal,
         scale=call.scale,
@@ -218,7 +229,7 @@ def _operands(call: AttentionCall, source: Tensor) -> Operands:
 def attend(call: AttentionCall, feature_map: FeatureMap, denominator: Rule | Denominator = "clamp") -> Tensor:
     """Run `hrf.attention` for a call: ``(B, H, L, d_v)``."""
     if torch.compiler.is_compiling():
-        output = call_with_map(_operands(call, feature_map.handle), feature_map)
+        output = call_operator(_operands(call, feature_map.handle, *tensors_of(feature_map)))
         return output[:, :, -call.query.shape[2] :]
     feature_map.to(call.query.device)
     if call.is_causal:
