@@ -118,7 +118,7 @@ def test_estimate_keeps_digits_that_features_cancel():
             ValueError,
             "the numbers of bases and coefficients are 2 and 0; expected two or more bases and one",
         ),
-        (lambda: hrf.Hybrid(bases()[:1], []), ValueError, "1 bases"),
+        (lambda: hrf.Hybrid(bases()[:1], []), ValueError, "are 1 and 0"),
         (lambda: hrf.Hybrid(bases(), [angular(), angular()]), ValueError, "coefficients are 2 and 2"),
         (
             lambda: hrf.Hybrid([bases()[0], hrf.Positive(5, n_projections=2)], [angular()]),

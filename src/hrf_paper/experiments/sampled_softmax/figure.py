@@ -6,7 +6,7 @@ import statistics
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.sampled_softmax.measure import (
@@ -34,7 +34,7 @@ def figure(settings: Settings, results: Results) -> Figure:
     headline(
         drawing,
         f"{max(means) / min(means) - 1:.1%} between the paper's four maps; lowest perplexity: {ranked[0]}",
-        f"LSTM with {settings.training.width} units on {settings.training.text.replace('_', ' ')}, {settings.k} words "
+        f"LSTM with {settings.training.width} units on {settings.training.title}, {settings.k} words "
         f"drawn per target, {settings.seeds} runs per sampler; validation perplexity of the full softmax\n"
         f"Bands and bars: one deviation over runs. Maps with D = {settings.features} at vectors of length "
         f"{RADIUS:g}, except where r is given",
@@ -69,4 +69,5 @@ def _draw_runs(axes: Axes, settings: Settings, results: Results, ranked: list[st
         axes.errorbar(mean, place, xerr=spread, fmt="o", color=colour, markersize=8)
         axes.plot(runs, [place] * len(runs), "|", color=colour, markersize=10)
     axes.set_yticks(range(len(ranked)), [*reversed(ranked)])
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_title(f"after epoch {settings.training.epochs}, from the lowest", size=11)

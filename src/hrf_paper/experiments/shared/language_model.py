@@ -86,6 +86,11 @@ class Training:
     draws: Draws | None = None
     seed: int = 0
 
+    @property
+    def title(self) -> str:
+        """The name of the text, for readers."""
+        return {"penn_treebank": "Penn Treebank", "wikitext2": "WikiText-2"}.get(self.text, self.text)
+
 
 class LanguageModel(nn.Module):
     """Words ``(L, B)`` to queries ``(L, B, width)``; the keys are ``words.weight``."""

@@ -37,7 +37,7 @@ def figure(settings: Settings, results: Results) -> Figure:
     headline(
         drawing,
         f"{nearest}; of the paper's four, {ranked[0]}",
-        f"LSTM with {settings.training.width} units on {settings.training.text.replace('_', ' ')}, "
+        f"LSTM with {settings.training.width} units on {settings.training.title}, "
         f"{settings.training.epochs} epochs, test perplexity {perplexity}; "
         f"{settings.queries} queries, {settings.redraws} redraws\n"
         f"Bands: range over redraws. Hollow circles: the paper's. Dotted: the uniform distribution. Hybrids with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"MSE on {settings.pairs} pairs, m·n = {settings.features} or {settings.features} rows; data {_SCALING} r. "
         f"Lines: exact; solid: hybrids, dashed: trigonometric, dotted: positive baselines.\nMarks: means of "
         f"{settings.draws} draws where no closed form is known; discs: trigonometric, squares: positive. "
-        "At the right edge: Table 1",
+        "Diamonds: Table 1",
     )
     panels = drawing.subplots(1, 2, sharey=True)
     for axes, name in zip(panels, PRINTED, strict=True):
@@ -49,10 +50,11 @@ def figure(settings: Settings, results: Results) -> Figure:
                 _draw_line(
                     axes, settings, key, style, [cases[case_key(name, _SCALING, r)] for r in settings.radii]
                 )
-            _draw_printed(axes, key, PRINTED[name][key][0])
+        ticks = dict(zip(settings.radii, [f"{r:g}" for r in settings.radii], strict=True))
+        ticks[_draw_printed(axes, settings, PRINTED[name])] = "Table 1"
         axes.set_title(name, size=12)
         axes.set_xlabel("length r of the vectors")
-        axes.set_xticks(settings.radii, [f"{r:g}" for r in settings.radii])
+        axes.set_xticks([*ticks], [*ticks.values()])
     log_axis(panels[0])
     panels[0].set_ylabel("MSE, in 10⁻³")
     bare(panels)
@@ -75,7 +77,10 @@ def _draw_line(axes: Axes, settings: Settings, key: str, style: str, found: list
     )
 
 
-def _draw_printed(axes: Axes, key: str, value: float) -> None:
-    """Mark a value of Table 1 at the right edge."""
-    edge = axes.get_yaxis_transform()
-    axes.plot([1.01], [value], "<", color=_COLOURS[key], transform=edge, clip_on=False)
+def _draw_printed(axes: Axes, settings: Settings, printed: Mapping[str, Sequence[float]]) -> float:
+    """Mark the values of Table 1 side by side, right of the longest vectors; return the place of their middle."""
+    first, last = settings.radii[0], settings.radii[-1]
+    places = [last + (last - first) * (0.1 + 0.04 * index) for index in range(len(_COLOURS))]
+    for place, (key, colour) in zip(places, _COLOURS.items(), strict=True):
+        axes.plot([place], [printed[key][0]], "D", color=colour, markersize=6, mec="white")
+    return places[len(places) // 2]
