@@ -36,6 +36,7 @@ MAKERS = {
     "Positive.redraw_": lambda **source: hrf.Positive(4, **SIZES).redraw_(**source),
     "Projections.redraw_": lambda **source: Projections("orthogonal", 6, 4).redraw_(**source),
 }
+CLUSTERED = ["GaussianMixture.fit", "ClusteredHybrid.fit"]  # fits with random starts
 
 
 def drawn(made) -> list[torch.Tensor]:
@@ -55,10 +56,18 @@ def test_a_seed_is_a_new_generator_with_it(name):
     assert not torch.equal(drawn(make(seed=6))[0], expected[0])
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", [name for name in MAKERS if name not in CLUSTERED])
 def test_both_are_refused(name):
     with pytest.raises(ValueError, match=r"^generator and seed are both given; expected one of them$"):
         MAKERS[name](generator=Generator(), seed=0)
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_with_both_a_seed_is_of_the_clusters_and_a_generator_of_projections(name):
+    make = MAKERS[name]
+    both = drawn(make(generator=Generator().manual_seed(5), seed=1))
+    alone = drawn(make(generator=Generator().manual_seed(5)))
+    assert all(torch.equal(a, b) for a, b in zip(both, alone, strict=True))
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -169,7 +169,7 @@ class ClusteredHybrid(ClusterEstimates):
                 ``matrix``, to fit several bases of residuals at the price of one.
             heads: ``None``, or H.
             generator: the source of ω.
-            seed: seed of k-means and of ω, in place of ``generator``; without it k-means starts from seed 0.
+            seed: seed of k-means, 0 by default, and of ω where there is no ``generator``.
         """
         settings = {name: value for name, value in locals().items() if name in _SETTINGS}
         if not isinstance(n_clusters, Sequence) or len(n_clusters) != 2:
@@ -177,7 +177,8 @@ class ClusteredHybrid(ClusterEstimates):
                 f"n_clusters is {n_clusters!r}; expected clusters of queries and of keys, as in (2, 2)"
             )
         x, y = samples(queries, heads, "queries"), samples(keys, heads, "keys")
-        return cls._fitted(x, y, settings, clusters, generator_of(generator, seed))
+        omega = generator_of(generator, seed if generator is None else None)
+        return cls._fitted(x, y, settings, clusters, omega)
 
     @classmethod
     def _fitted(

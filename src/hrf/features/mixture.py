@@ -58,9 +58,9 @@ class GaussianMixture(Hybrid):
             matrix: ``"complex-diagonal"`` or ``"real-diagonal"``.
             projection: one of `hrf.projections.KINDS`.
             generator: the source of ω.
-            seed: seed of k-means and of ω, in place of ``generator``; without it k-means starts from seed 0.
+            seed: seed of k-means, 0 by default, and of ω where there is no ``generator``.
         """
-        generator = generator_of(generator, seed)
+        generator = generator_of(generator, seed if generator is None else None)
         x, y = samples(queries, None, "queries"), samples(keys, None, "keys")
         centers = [kmeans(u, n, seed=seed or 0).centers for u, n in zip((x, y), n_clusters, strict=True)]
         matrices = matrix_from_centers(centers[0], centers[1], matrix).flatten(0, 1)
