@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,16 +77,16 @@ def kmeans(
             "k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'"
         ) from error
     counts = points.new_ones(points.shape[:-1]) if weights is None else weights
-
-    def arrays(u: Tensor) -> Any:
-        return u.detach().cpu().double().reshape(-1, *u.shape[len(heads) :]).numpy()
-
-    starts = itertools.repeat("k-means++") if start is None else arrays(start)
+    parts = [
+        None if u is None else u.detach().cpu().double().reshape(-1, *u.shape[len(heads) :]).numpy()
+        for u in (points, counts, start)
+    ]
+    starts = itertools.repeat("k-means++") if parts[2] is None else parts[2]
     centers = []
     # One thread: beside PyTorch's own pool, several threads are 30 times slower on a few hundred points.
     with threadpool_limits(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centres that coincide
-        for head, count, begin in zip(arrays(points), arrays(counts), starts, strict=False):
+        for head, count, begin in zip(*parts[:2], starts, strict=False):
             model = KMeans(n_clusters, init=begin, n_init=1, algorithm="lloyd", random_state=seed)
             centers.append(torch.from_numpy(model.fit(head, sample_weight=count).cluster_centers_))
     stacked = torch.stack(centers).reshape(*heads, n_clusters, dim).to(points.device)

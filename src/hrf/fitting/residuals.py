@@ -60,17 +60,19 @@ def fit_residuals(
     attention = (x[..., spread, :] @ y.mT).softmax(-1)
     mass = attention.mean(-2)
     a = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], -1, -1)
-    centers: list[Tensor] = []
+    queries: Clusters | None = None
+    keys: Clusters | None = None
+    starts: tuple[Tensor | None, Tensor | None] = None, None
     for _ in range(1 + _ROUNDS):
         used, inverse = a, torch.linalg.inv(a)
-        # Later rounds go on from the clusters so far, which takes a few steps only.
-        starts = (centers[0] @ used.mT, centers[1] @ inverse) if centers else (None, None)
+        if queries is not None and keys is not None:
+            # Later rounds go on from the clusters so far, which takes a few steps only.
+            starts = queries.centers @ used.mT, keys.centers @ inverse
         queries = kmeans(x @ used.mT, n_clusters[0], seed=seed, start=starts[0])
         keys = kmeans(y @ inverse, n_clusters[1], weights=mass, seed=seed, start=starts[1])
         # Back to the coordinates of x and y.
         queries = Clusters(queries.centers @ inverse.mT, queries.labels)
         keys = Clusters(keys.centers @ used, keys.labels)
-        centers = [queries.centers, keys.centers]
         rx, ry = _residuals(x, queries), _residuals(y, keys)
         moments = SecondMoments(
             rx.mT @ rx / rx.shape[-2],
