@@ -5,7 +5,6 @@ Points are ``(..., N, d)`` and all functions work head by head over the leading 
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from typing import NamedTuple
@@ -45,14 +44,7 @@ class ClusterMoments(NamedTuple):
     seconds: Tensor
 
 
-def kmeans(
-    points: Tensor,
-    n_clusters: int,
-    *,
-    weights: Tensor | None = None,
-    seed: int = 0,
-    start: Tensor | None = None,
-) -> Clusters:
+def kmeans(points: Tensor, n_clusters: int, *, weights: Tensor | None = None, seed: int = 0) -> Clusters:
     """Cluster by Lloyd's k-means from one k-means++ start, by scikit-learn, with the same seed for every head.
 
     Args:
@@ -61,7 +53,6 @@ def kmeans(
         n_clusters: number of centres, at most N.
         weights: how much each point counts, ``(..., N)``; ``None`` for equal weights.
         seed: seed of the start; the same seed gives the same clusters.
-        start: centres to start from instead, ``(..., n_clusters, d)``.
     """
     *heads, n_points, dim = points.shape
     if not 1 <= n_clusters <= n_points:
@@ -76,18 +67,14 @@ def kmeans(
         raise ImportError(
             "k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'"
         ) from error
+    model = KMeans(n_clusters, n_init=1, algorithm="lloyd", random_state=seed)
     counts = points.new_ones(points.shape[:-1]) if weights is None else weights
-    parts = [
-        None if u is None else u.detach().cpu().double().reshape(-1, *u.shape[len(heads) :]).numpy()
-        for u in (points, counts, start)
-    ]
-    starts = itertools.repeat("k-means++") if parts[2] is None else parts[2]
+    sides = [u.detach().cpu().double().reshape(-1, *u.shape[len(heads) :]).numpy() for u in (points, counts)]
     centers = []
     # One thread: beside PyTorch's own pool, several threads are 30 times slower on a few hundred points.
     with threadpool_limits(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centres that coincide
-        for head, count, begin in zip(*parts[:2], starts, strict=False):
-            model = KMeans(n_clusters, init=begin, n_init=1, algorithm="lloyd", random_state=seed)
+        for head, count in zip(*sides, strict=True):
             centers.append(torch.from_numpy(model.fit(head, sample_weight=count).cluster_centers_))
     stacked = torch.stack(centers).reshape(*heads, n_clusters, dim).to(points.device)
     return Clusters(stacked, assign(points, stacked))

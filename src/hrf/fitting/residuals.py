@@ -60,16 +60,10 @@ def fit_residuals(
     attention = (x[..., spread, :] @ y.mT).softmax(-1)
     mass = attention.mean(-2)
     a = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], -1, -1)
-    queries: Clusters | None = None
-    keys: Clusters | None = None
-    starts: tuple[Tensor | None, Tensor | None] = None, None
     for _ in range(1 + _ROUNDS):
         used, inverse = a, torch.linalg.inv(a)
-        if queries is not None and keys is not None:
-            # Later rounds go on from the clusters so far, which takes a few steps only.
-            starts = queries.centers @ used.mT, keys.centers @ inverse
-        queries = kmeans(x @ used.mT, n_clusters[0], seed=seed, start=starts[0])
-        keys = kmeans(y @ inverse, n_clusters[1], weights=mass, seed=seed, start=starts[1])
+        queries = kmeans(x @ used.mT, n_clusters[0], seed=seed)
+        keys = kmeans(y @ inverse, n_clusters[1], weights=mass, seed=seed)
         # Back to the coordinates of x and y.
         queries = Clusters(queries.centers @ inverse.mT, queries.labels)
         keys = Clusters(keys.centers @ used, keys.labels)
