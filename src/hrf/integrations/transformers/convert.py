@@ -109,7 +109,7 @@ def convert(
     feature_map: FitName | Fit = "clustered",
     quality: float | None = None,
     test_batches: Iterable[Batch] | None = None,
-    max_tokens: int = 4096,
+    max_tokens: int = 3072,
     seed: int = 0,
     progress: bool = True,
 ) -> Report:
