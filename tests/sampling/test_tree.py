@@ -178,7 +178,7 @@ def test_the_embeddings_given_are_copied():
 
 
 def test_maps_that_do_not_fit_are_refused():
-    with pytest.raises(TypeError, match="feature_map is a int"):
+    with pytest.raises(TypeError, match="feature_map is of type int"):
         SoftmaxSampler(CLASS_EMBEDDINGS, 3)
     with pytest.raises(ValueError, match="class_embeddings has 4 columns, the map was built for 5"):
         SoftmaxSampler(CLASS_EMBEDDINGS, hrf.Positive(5, n_projections=2))

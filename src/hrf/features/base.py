@@ -154,7 +154,10 @@ class Linearised(Registered, nn.Module):
     def dtype(self) -> torch.dtype:
         """The precision of ω, or of the buffers of a map without randomness."""
         buffers = [omega.omega for omega in self.all_projections()] or list(self.buffers())
-        return next((b.dtype for b in buffers if b.is_floating_point()), torch.get_default_dtype())
+        for buffer in buffers:
+            if buffer.is_floating_point():
+                return buffer.dtype
+        return torch.get_default_dtype()
 
     # For subclasses.
 
