@@ -47,12 +47,17 @@ def assert_in_the_box(call: Call, out: Tensor, v: Tensor) -> None:
 @cases(8)
 def test_outputs_are_in_the_box_and_gradients_finite(call, attend):
     phi, tensors = call.feature_map(), call.tensors()
+    # Gradients of a float32 computation on the same numbers: they may be too large for float16.
+    wide = [t.detach().to(torch.promote_types(t.dtype, torch.float32)).requires_grad_() for t in tensors]
     with call.surroundings():
         out = attend(*tensors, phi, **call.options())
         found = gradients(out, tensors)
+        expected = gradients(attend(*wide, phi, **call.options()), wide)
     assert_in_the_box(call, out, tensors[2])
-    for gradient in found:
-        assert gradient.isfinite().all()
+    for gradient, larger in zip(found, expected, strict=True):
+        assert larger.isfinite().all()
+        # Outputs and their gradients are rounded on the way, so that a number near the limit may pass it.
+        assert (gradient.isfinite() | (larger.abs() > 0.9 * torch.finfo(gradient.dtype).max)).all()
 
 
 @given(calls(norms=any_norm, causal=st.just(True), packed=False), st.lists(st.integers(0, 150), max_size=3))

@@ -154,10 +154,7 @@ class Linearised(Registered, nn.Module):
     def dtype(self) -> torch.dtype:
         """The precision of ω, or of the buffers of a map without randomness."""
         buffers = [omega.omega for omega in self.all_projections()] or list(self.buffers())
-        for buffer in buffers:
-            if buffer.is_floating_point():
-                return buffer.dtype
-        return torch.get_default_dtype()
+        return ([b.dtype for b in buffers if b.is_floating_point()] or [torch.get_default_dtype()])[0]
 
     # For subclasses.
 
