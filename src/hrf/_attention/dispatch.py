@@ -2,8 +2,9 @@
 
 Reading order:
 
-    function.py        `hrf.attention`: run it, or in compiled code put operator.py into the graph
-    run.py             check the inputs, pick an engine here, run it; masks.py reads attn_mask
+    function.py        `hrf.attention`: check the inputs, pick an engine here, run it; masks.py reads attn_mask
+    operator.py        the same as one operator, for compiled graphs
+    summarised/        no engine of a map: `SummarisedAttention` leaves function.py before one is picked
     inputs.py          checked inputs in one form; packing.py turns packed sequences into batches of them
     call.py            what a call fixes beside its tensors; a `Path` is prepare, forward and backward
     rows.py            the path of the engines that go by rows: angular/stream.py, clustered/bidirectional.py

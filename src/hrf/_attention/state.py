@@ -25,6 +25,8 @@ __all__ = ["AttentionState"]
 class AttentionState:
     """The state of causal attention after some tokens: sums of features times values, at a scale, per head.
 
+    It also holds what denominators and outputs are compared with: means of keys, and sum and range of the values.
+
     Tokens may come in pieces of any length; the outputs equal those of the whole sequence. Gradients flow
     through the state until it is detached.
 
