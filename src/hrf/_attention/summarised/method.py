@@ -10,7 +10,7 @@ from hrf.checks import check_count, check_positive
 
 __all__ = ["SummarisedAttention"]
 
-SHORTEST = 256  # without sizes given, fewer queries or keys are computed exactly: it costs no more
+SHORTEST = 256  # without sizes given, fewer queries or keys are computed exactly
 
 
 class SummarisedAttention:
@@ -27,7 +27,8 @@ class SummarisedAttention:
 
     Args:
         n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈(3 + log₂ L)/2⌉ for L queries: 64 at 512,
-            256 at 4,096 to 8,192, so that time per token grows with √L. A sequence with fewer queries than groups or
+            256 at 4,096 to 8,192, so that the time of summaries per token grows with √L. Exact pairs come on top: their
+            share depends on the data, and need not fall with the length. A sequence with fewer queries than groups or
             fewer keys than clusters is computed exactly; without sizes given, also one of fewer than 256 queries or
             keys.
         n_clusters: clusters of keys per head, by the same rule from the number of keys.
