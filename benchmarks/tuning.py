@@ -26,8 +26,8 @@ __all__ = ["CASES", "NOT_TIMED", "main", "measured"]
 FACTORS = (0.5, 1, 2)
 # Sizes without a case, and why.
 NOT_TIMED = {
-    "LOOP_TOKENS": "compiled loops take it in, so that one process cannot time several values",
-    "LOOP_KEYS": "compiled loops take it in, so that one process cannot time several values",
+    "LOOP_TOKENS": "fixed when a loop is compiled, so that one process cannot time several values",
+    "LOOP_KEYS": "fixed when a loop is compiled, so that one process cannot time several values",
     "CODE_BITS": "bounds for CODE_BLOCK and COMPILED_CODE_TOKENS, which are timed",
     "CLUSTER_BLOCK": "bounds of a size that follows from the number of clusters",
     "TREE_LEAF": "a choice of memory, not of speed: docs/speed.md compares leaves of 1 and 4",
@@ -50,11 +50,18 @@ def _attention(phi: Map, heads: int = 8, length: int = 4096, **options: Any) -> 
     return lambda: hrf.attention(q, k, v, phi, **options)
 
 
-def _training(phi: Map, heads: int = 4, length: int = 4096) -> Run:
+def _decoding(phi: hrf.FeatureMap, heads: int) -> Run:
+    state, token = hrf.AttentionState(phi), _tensors(heads, 1)
+    for _ in range(2):  # the first token, and the first step
+        state.prefill(*token)
+    return lambda: [state.prefill(*token) for _ in range(100)]
+
+
+def _training(phi: Map, heads: int = 4, length: int = 4096, **options: Any) -> Run:
     tensors = [t.requires_grad_() for t in _tensors(heads, length)]
 
     def run() -> Any:
-        return torch.autograd.grad(hrf.attention(*tensors, phi).sum(), tensors)
+        return torch.autograd.grad(hrf.attention(*tensors, phi, **options).sum(), tensors)
 
     return run
 
@@ -116,6 +123,7 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "UNSCALED_ROWS": ("Positive, 4,096 tokens", lambda: _attention(_positive())),
     "CAUSAL_CHUNK": ("Positive, causal, 4,096 tokens", lambda: _attention(_positive(), is_causal=True)),
     "CLUSTERED_CHUNKS": ("shifted 16 × 16, causal, 4,096 tokens", lambda: _attention(_clusters(), 4, is_causal=True)),
+    "STEP_FLOATS": ("Positive, 100 tokens of 64 heads decoded", lambda: _decoding(_positive(), 64)),
     "ROWS_INFERENCE": ("AngularHybrid, 32 heads of 8,192 tokens", lambda: _attention(_angular(), 32, 8192)),
     "ROWS_FORWARD": ("shifted 16 × 16, training", lambda: _training(_clusters(), 8)),
     "ROWS_BACKWARD": ("shifted 16 × 16, training", lambda: _training(_clusters(), 8, 1024)),
@@ -130,8 +138,10 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "EXACT_TASKS_PER_THREAD": ("separable with exact pairs, 4,096 tokens", lambda: _attention(_partly_exact())),
     "TASK_TOKENS": ("AngularHybrid, 1 head of 4,096 tokens", lambda: _attention(_angular(), 1)),
     "SUMMARY_TASKS_PER_THREAD": ("summarised, 4,096 tokens", lambda: _attention(_SUMMARISED)),
+    "SUMMARY_TOKENS": ("summarised, 4,096 tokens", lambda: _attention(_SUMMARISED)),
     "SUMMARY_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
     "EXACT_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
+    "DESCENT_FLOATS": ("summarised, causal, training, 2,048 tokens", lambda: _training(_SUMMARISED, 4, 2048, is_causal=True)),
     "FITTING_FLOATS": ("fit of moments, 8 × 8 clusters", _fitting),
     "TREE_TOP": ("40 draws for 700 queries, 50,000 classes", _sampling),
     "TREE_FAN": ("40 draws for 700 queries, 50,000 classes", _sampling),

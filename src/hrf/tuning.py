@@ -1,9 +1,9 @@
 """Block sizes: how much is computed at a time, in one place.
 
-They change speed and memory, and results only by rounding. They are read at call time, so a test may set them; compiled
-loops take LOOP_TOKENS and LOOP_KEYS in when they are compiled (``make clean`` after a change). ``python -m
-benchmarks.tuning`` times the others at half, once and twice their value, and keeps what it found in
-``benchmarks/results/tuning.json``.
+They change speed and memory, and results only by rounding. They are read at call time, so a test may set them, but for
+LOOP_TOKENS and LOOP_KEYS, which are fixed when a loop is compiled (``make clean`` after a change). ``python -m
+benchmarks.tuning`` times all but a few (its ``NOT_TIMED`` says why) at half, one and two times their value, and keeps
+the times in ``benchmarks/results/tuning.json``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ UNSCALED_ROWS = 512
 # Causal attention: positions per chunk; chunks of clustered maps are longer, since each reads and writes a large state.
 CAUSAL_CHUNK = 128
 CLUSTERED_CHUNKS = 4
+# Decoding one token in compiled loops: floats of the states per thread at least.
+STEP_FLOATS = 1 << 19
 
 # Attention by rows (_attention/rows.py), tokens at a time: without gradients, forward with them, backward with a graph.
 ROWS_INFERENCE = 1 << 17
@@ -62,7 +64,11 @@ TREE_FLOATS = 1 << 23
 TREE_QUERIES = 2048
 EXACT_LOGITS = 1 << 26
 
-# Summarised attention (_attention/summarised): weights of keys for groups at a time, and floats of exact pairs.
+# Summarised attention (_attention/summarised): weights of keys for groups at a time, floats of exact pairs; in compiled
+# loops tokens of all heads at a time, and tasks per thread.
 SUMMARY_FLOATS = 1 << 20
 EXACT_FLOATS = 1 << 20
+SUMMARY_TOKENS = 1 << 14
 SUMMARY_TASKS_PER_THREAD = 3
+# Causal: floats of the sums of queries that open all nodes of a block, at a time.
+DESCENT_FLOATS = 1 << 24

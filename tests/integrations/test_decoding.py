@@ -11,8 +11,19 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 import hrf
-from hrf.integrations.transformers import convert, decoding, register
-from integrations.models import DECODERS, LENGTH, ROUNDING, VOCABULARY, batches, gpt2, llama, made, padded
+from hrf.integrations.transformers import convert, decoding, masks, register
+from integrations.models import (
+    DECODERS,
+    LAYERS,
+    LENGTH,
+    ROUNDING,
+    VOCABULARY,
+    batches,
+    gpt2,
+    llama,
+    made,
+    padded,
+)
 
 CUT = 7
 
@@ -118,14 +129,77 @@ def test_a_changed_cache_is_mapped_anew(change, length, tokens):
     torch.testing.assert_close(model(new, past_key_values=cache).logits, expected, **ROUNDING)
 
 
-def test_copies_of_a_cache_continue_on_their_own(tokens):
-    model = made(llama)
+def test_a_cache_without_a_state_gets_one(tokens, mapped):
+    model = made(gpt2)
+    whole, cache = model(tokens, use_cache=False).logits, without_states(begun(model, tokens))
+    mapped.clear()
+    steps = [model(step, past_key_values=cache).logits for step in tokens[:, CUT:].split(1, 1)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole[:, CUT:], **ROUNDING)
+    assert mapped == [CUT + 1] * LAYERS + [1] * LAYERS * (LENGTH - CUT - 1)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("padding", [None, "left"])
+def test_a_reordered_cache_keeps_its_state(name, padding, tokens, mapped):
+    """Beam search reorders the cache at every step."""
+    register("hrf", MAPS[name])
+    model, order = made(llama), torch.tensor([1, 0])
+    mask = torch.ones_like(tokens) if padding is None else padded(padding)
+    cache = begun(model, tokens, attention_mask=mask[:, :CUT])
+    whole = {
+        flipped: model(t, attention_mask=m, use_cache=False).logits
+        for flipped, t, m in ((False, tokens, mask), (True, tokens[order], mask[order]))
+    }
+    mapped.clear()
+    for i in range(CUT, LENGTH):
+        cache.reorder_cache(order)
+        flipped = (i - CUT) % 2 == 0
+        rows = order if flipped else slice(None)
+        step = model(tokens[rows, i : i + 1], attention_mask=mask[rows, : i + 1], past_key_values=cache)
+        torch.testing.assert_close(step.logits[:, 0], whole[flipped][:, i], **ROUNDING)
+    assert {*mapped} == {1}
+
+
+def test_a_state_is_taken_once(tokens):
+    """Two caches share a tensor of keys; the first to continue writes to the state."""
+    model, other = made(llama), DynamicCache()
     cache = begun(model, tokens)
+    model(tokens[:, CUT : CUT + 1], past_key_values=cache)
+    for i, layer in enumerate(cache.layers):
+        other.update(layer.keys, layer.values, i)
+        other.layers[i].keys, other.layers[i].values = layer.keys, layer.values
+    whole = model(tokens, use_cache=False).logits[:, CUT + 1 :]
+    for own in (cache, other):
+        steps = [model(step, past_key_values=own).logits for step in tokens[:, CUT + 1 :].split(1, 1)]
+        torch.testing.assert_close(torch.cat(steps, 1), whole, **ROUNDING)
+
+
+def test_a_mask_is_read_once_for_all_layers(tokens, monkeypatch):
+    seen, read = [], masks._ignored
+    monkeypatch.setattr(
+        masks, "_ignored", lambda mask: seen.append(hasattr(mask, "hrf_ignored")) or read(mask)
+    )
+    model, mask = made(llama), padded("left")
+    model(tokens, attention_mask=mask, use_cache=False)
+    assert seen == [False] + [True] * LAYERS
+
+
+@pytest.mark.parametrize("begin", [0, 2])
+def test_copies_of_a_cache_continue_on_their_own(begin, tokens, mapped):
+    """After a prompt, and after steps that write to the state in place."""
+    model = made(llama)
+    cache = DynamicCache()
+    for start, stop in ((0, CUT - begin), *((i, i + 1) for i in range(CUT - begin, CUT))):
+        model(tokens[:, start:stop], past_key_values=cache)
     other = copy.deepcopy(cache)
+    mapped.clear()
     endings = tokens[:, CUT:], tokens[:, CUT:].flip(1)
     received = [
-        model(end, past_key_values=own).logits for end, own in zip(endings, (cache, other), strict=True)
+        torch.cat([model(step, past_key_values=own).logits for step in end.split(1, 1)], 1)
+        for end, own in zip(endings, (cache, other), strict=True)
     ]
+    assert mapped.count(CUT + 1) == LAYERS  # all keys of the copy, once
+    assert mapped.count(1) == len(mapped) - LAYERS
     for end, logits in zip(endings, received, strict=True):
         whole = model(torch.cat([tokens[:, :CUT], end], 1), use_cache=False).logits
         torch.testing.assert_close(logits, whole[:, CUT:], **ROUNDING)

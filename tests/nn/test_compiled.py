@@ -44,6 +44,13 @@ def test_one_graph_of_an_encoder_layer():
     assert_compiled_is_the_same(layer, lambda x: layer(x, src_key_padding_mask=PADDED))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
+def test_one_graph_by_the_default_compiler():
+    layer = hrf.nn.MultiheadAttention(WIDTH, 4, batch_first=True, dtype=torch.float64, seed=0)
+    assert_compiled_is_the_same(layer, lambda x: layer(x, x, x, is_causal=True)[0], backend="inductor")
+
+
 def test_a_map_that_learns_gets_gradients_from_a_graph():
     layer = hrf.nn.MultiheadAttention(WIDTH, 4, batch_first=True, dtype=torch.float64, seed=0)
     omega = next(layer.feature_map.all_projections()).omega.requires_grad_()

@@ -3,6 +3,7 @@
 from hrf._attention.denominator import Denominator
 from hrf._attention.function import attention
 from hrf._attention.state import AttentionState
+from hrf._attention.summarised.causal.state import SummarisedState
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.summarised.report import SummaryCall, SummaryReport
 
@@ -10,6 +11,7 @@ __all__ = [
     "AttentionState",
     "Denominator",
     "SummarisedAttention",
+    "SummarisedState",
     "SummaryCall",
     "SummaryReport",
     "attention",

@@ -58,6 +58,7 @@ class Denominator(Handled):
         self.rule: Rule = rule
         # Tensors, so that no device is waited for.
         self._rows = self._clamped = self._clipped = torch.zeros((), dtype=torch.long)
+        self._known = (0, 0)  # rows and clamped rows that are not in these
 
     @classmethod
     def of(cls, rule: Rule | Denominator) -> Denominator:
@@ -67,12 +68,12 @@ class Denominator(Handled):
     @property
     def rows(self) -> int:
         """Number of denominators seen."""
-        return int(self._rows)
+        return int(self._rows) + self._known[0]
 
     @property
     def clamped(self) -> int:
         """Number of rows whose denominator was too small."""
-        return int(self._clamped)
+        return int(self._clamped) + self._known[1]
 
     @property
     def clipped(self) -> int:
@@ -91,7 +92,8 @@ class Denominator(Handled):
     def settle(self, denominators: Tensor, log_scale: Tensor, bound: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the numbers to divide by, and which denominators are too small, ``(..., L, 1)`` both.
 
-        Small ones are divided by infinity, so that their quotients and gradients are zero.
+        Denominators that are too small are replaced by infinity, so that quotients and gradients are zero; under
+        ``"none"``, only zeros are.
 
         Args:
             denominators: estimates over exp(log_scale).
@@ -121,6 +123,10 @@ class Denominator(Handled):
                 "least they can be; use more projections, a map fitted to the data or one without negative "
                 "estimates, or denominator='clamp'"
             )
+
+    def add(self, rows: int, clamped: int) -> None:
+        """Add to the counts."""
+        self._known = self._known[0] + rows, self._known[1] + clamped
 
 
 @torch.no_grad()

@@ -4,14 +4,15 @@ Reading order:
 
     function.py        `hrf.attention`: check the inputs, pick an engine here, run it; masks.py reads attn_mask
     operator.py        the same as one operator, for compiled graphs
-    summarised/        no engine of a map: `SummarisedAttention` leaves function.py before one is picked
+    summarised/        not in the table: function.py sends `SummarisedAttention` there before it looks for an engine
     inputs.py          checked inputs in one form; packing.py turns packed sequences into batches of them
     call.py            what a call fixes beside its tensors; a `Path` is prepare, forward and backward
     rows.py            the path of the engines that go by rows: angular/stream.py, clustered/bidirectional.py
     dense/             the paths of any map with features: bidirectional.py, causal.py, both on chunks.py
     clustered/         causal.py and chunks.py put clustered maps on the path of dense/causal.py
-    quotients.py       division by denominators, under the rule of denominator.py
-    state.py           decoding: the causal path with a state that is kept (carry.py)
+    quotients.py       division by denominators, under the rule of denominator.py; box.py moves outputs into the box
+    state.py           decoding: the causal path with a state that is kept (carry.py); dense/one_token.py and
+                       dense/compiled_steps.py take single tokens
     reference.py       the quadratic twin that every engine is tested against
 
 Block sizes are in ``hrf/tuning.py``; loops/ is compiled by Numba, each loop with a twin in PyTorch's operations.
@@ -47,7 +48,7 @@ class Engine(NamedTuple):
         bidirectional: every query sees all keys.
         causal: query i sees the keys of a state, if there is one, and keys 0 … i. Decoding uses this path, too.
         backward: how gradients of the sums are computed; those of features by autograd, or by `FeatureMap.pullback`.
-        compiled: which loops Numba compiles for the CPU.
+        compiled: which sums of the engine have a loop compiled by Numba; box.py has one for the outputs of all engines.
     """
 
     name: str
@@ -84,7 +85,7 @@ ENGINES = (
     # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
     # (dense/unscaled_positive.py).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
-           backward="by hand", compiled="none"),
+           backward="by hand", compiled="decoding, for real exponential features"),
 )
 # fmt: on
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hrf._attention.box import put_in_box
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, log_bound
 from hrf._attention.visible import Visible, VisibleChunk, bounded, of_all
@@ -49,17 +50,17 @@ class Quotients:
             bound = log_bound(self._call.feature_map, self._x[some], keys, self._call.root)
         used, small = self._call.rule.settle(values[..., -1:].contiguous(), log_scale, bound)
         self._small[some] = small
-        traced = values.requires_grad
-        out = values[..., :-1] / used if traced else torch.div(values[..., :-1], used, out=self._places[some])
-        kept = out
-        if self._call.rule.replaces:
-            kept, moved = bounded(out, small, self._visible.part(rows))
-            if moved is not None:
-                self._clipped[some] = moved.any(-1, keepdim=True)
-        if traced:
-            self._traced.append(kept.flatten(0, 1))
-        elif kept is not out:
-            self._places[some] = kept
+        if values.requires_grad:
+            out = values[..., :-1] / used
+            if self._call.rule.replaces:
+                out, _ = bounded(out, small, self._visible.part(rows))
+            self._traced.append(out.flatten(0, 1))
+        else:
+            out = torch.div(values[..., :-1], used, out=self._places[some])
+            if self._call.rule.replaces:
+                clipped = put_in_box(out, small, self._visible.part(rows))
+                if clipped is not None:
+                    self._clipped[some] = clipped
         end = some[1].stop
         self._row, self._token = (self._row, end) if end < self._x.shape[1] else (rows.stop, 0)
 
@@ -87,7 +88,8 @@ class Outputs(NamedTuple):
         log_scale: the scale of the sums, ``(N, L, 1)``.
         small: which denominators were too small, ``(N, L, 1)``.
         clipped: rows with an output that was moved into the box, ``(N, L, 1)``.
-        moved: which outputs were moved into the box, ``(N, L, d_v)``; ``None`` for maps without signs.
+        moved: which outputs were moved into the box, ``(N, L, d_v)``; ``None`` for maps without signs, and where no
+            gradient is wanted.
     """
 
     values: Tensor
@@ -98,13 +100,13 @@ class Outputs(NamedTuple):
     moved: Tensor | None = None
 
     @classmethod
-    def empty(cls, sums: Tensor, length: int, *, signed: bool = False) -> Outputs:
-        """Allocate outputs for sums like ``(N, ·, d_v + 1)``."""
+    def empty(cls, sums: Tensor, length: int, *, moved: bool = False) -> Outputs:
+        """Allocate outputs for sums like ``(N, ·, d_v + 1)``; with a place for marks where ``moved``."""
         n, _, width = sums.shape
         used, values = sums.new_empty(n, length, 1), sums.new_empty(n, length, width - 1)
-        moved = torch.zeros_like(values, dtype=torch.bool) if signed else None
         small, clipped = (torch.zeros_like(used, dtype=torch.bool) for _ in range(2))
-        return cls(values, used, torch.empty_like(used), small, clipped, moved)
+        marks = torch.zeros_like(values, dtype=torch.bool) if moved else None
+        return cls(values, used, torch.empty_like(used), small, clipped, marks)
 
     def fill(self, call: Call, rows: slice, x: Tensor, sums: Features, seen: Visible | VisibleChunk) -> None:
         """Divide the sums of some rows, ``(N, rows, d_v + 1)``; x are their queries, ``(B, H, rows, d)``, scaled."""
@@ -117,11 +119,9 @@ class Outputs(NamedTuple):
         self.used[:, rows], self.log_scale[:, rows], self.small[:, rows] = used, sums.log_scale, small
         out = torch.div(sums.values[..., :-1], used, out=self.values[:, rows])
         if call.rule.replaces:
-            found, moved = bounded(out, small, seen)
-            if found is not out:
-                self.values[:, rows] = found
-            if moved is not None and self.moved is not None:
-                self.moved[:, rows], self.clipped[:, rows] = moved, moved.any(-1, keepdim=True)
+            clipped = put_in_box(out, small, seen, None if self.moved is None else self.moved[:, rows])
+            if clipped is not None:
+                self.clipped[:, rows] = clipped
 
     def count_rows(self, call: Call, lead: torch.Size) -> None:
         """Count small denominators and clipped rows of B and H = ``lead``."""

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from hrf.numerics import can_look
 
-__all__ = ["Running", "Visible", "VisibleChunk", "bounded", "of_all"]
+__all__ = ["ROUNDING", "Running", "Visible", "VisibleChunk", "bounded", "of_all"]
 
-_ROUNDING = (
-    32  # times eps of the largest magnitude: outputs that leave the box by less are not counted as clipped
-)
+# Times eps of the largest magnitude: outputs that leave the box by less are not counted as clipped.
+ROUNDING = 32
 
 
 class Visible(NamedTuple):
@@ -52,6 +51,10 @@ class Visible(NamedTuple):
     def per_row(self) -> Visible:
         """Return self, which holds for every row."""
         return self
+
+    def in_order(self) -> tuple[Visible, Tensor, int]:
+        """Return self and no further values: all rows see the same."""
+        return self, self.total[:, :0], 1
 
     def holds(self, out: Tensor) -> bool:
         """Whether all outputs ``(N, rows, d_v)`` are numbers in the box; reads them without writing anything."""
@@ -114,6 +117,10 @@ class VisibleChunk(NamedTuple):
             found = found._replace(low=low, high=high)
         return found if self.groups == 1 else found.map(lambda t: t.repeat_interleave(self.groups, 1))
 
+    def in_order(self) -> tuple[Visible, Tensor, int]:
+        """Return what the first row sees before the chunk, the values that follow, and rows per value."""
+        return self.before, self.values, self.groups
+
     def after(self) -> Visible:
         """Describe the values of all keys up to the end of the chunk, ``(N, 1, ·)``."""
         found = Visible(self.before.total + self.values.sum(1, keepdim=True), None, None)
@@ -168,9 +175,8 @@ def bounded(out: Tensor, small: Tensor, seen: Visible | VisibleChunk) -> tuple[T
     moved: Tensor | None = None
     if visible.low is not None and visible.high is not None:
         inside = known.clamp(visible.low, visible.high)
-        slack = torch.maximum(visible.low.abs(), visible.high.abs()) * (
-            _ROUNDING * torch.finfo(out.dtype).eps
-        )
+        rounding = ROUNDING * torch.finfo(out.dtype).eps
+        slack = torch.maximum(visible.low.abs(), visible.high.abs()) * rounding
         moved = ((known - inside).abs() > slack) & ~small
         out = torch.where(moved, inside, out + (inside - known)) if out.requires_grad else inside
     return torch.where(small, visible.mean(), out), moved

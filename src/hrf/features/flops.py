@@ -6,7 +6,7 @@ function               1 for an exponential, a cosine, a sign or a comparison
 scaling, outer product 1 per multiplication
 =====================  =====================================================================
 
-Maps add up the pieces below in ``_flops``; ``flops()`` is the total.
+Each map adds up the pieces below in the ``_flops`` of its own file, such as ``clustered.py``; ``flops()`` is the total.
 """
 
 from __future__ import annotations

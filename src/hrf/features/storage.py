@@ -1,4 +1,4 @@
-"""Maps from files, as ``encoding.py`` lays them out.
+"""Maps from files; ``encoding.py`` writes them, and says how they are laid out.
 
 Loading builds parts from classes that the running process has defined (`hrf.registry`), so a file cannot run
 code. A class joins by being defined; the module that defines it has to be imported before `load`.

@@ -1,9 +1,9 @@
 """Hybrids K̂ = Σ λ̂_k K̂_k + (1 − Σ λ̂_k) K̂_{p+1} (paper, Sec. 2.2): MSEs from the moments of λ̂ and of the bases.
 
 The coefficients are independent of the bases, so with λ̂_{p+1} = 1 − Σ λ̂_k the MSE is
-Σ_{kl} E[λ̂_k λ̂_l] Cov(K̂_k, K̂_l): Theorem 3.1 of the paper for any number of bases. The errors here follow the
-corrected theorems: the paper prints another coefficient for inputs of the same length, and says that sharing
-projections never changes the Gaussian hybrid.
+Σ_{kl} E[λ̂_k λ̂_l] Cov(K̂_k, K̂_l): Theorem 3.1 of the paper for any number of bases. The MSEs below follow
+the corrected theorems (docs/errata.md), which differ from the paper in two places: a coefficient for inputs of equal
+length, and the claim that sharing projections never changes the MSE of the Gaussian hybrid.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ CASES = [
 
 
 def compiled(heads: Heads, n_groups: int, n_clusters: int, tolerance: float) -> Compiled:
-    return Compiled(heads, n_groups, n_clusters, torch.full((len(heads.x),), tolerance), keep=True)
+    return Compiled(heads, 1.0, n_groups, n_clusters, torch.full((len(heads.x),), tolerance), keep=True)
 
 
 def single(heads: Heads) -> Heads:

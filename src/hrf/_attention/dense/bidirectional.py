@@ -41,7 +41,7 @@ def _forward(
             outputs = outputs._replace(log_scale=unscaled.query_log_scale())
     else:
         state, scale = _state(Dense(call), key, value)
-        outputs = _outputs(Dense(call), query, value, state, scale)
+        outputs = _outputs(Dense(call), query, value, state, scale, traced=saved is not None)
     outputs.count_rows(call, query.shape[:2])
     if saved is not None:
         saved += [query, key, value, state, scale, *outputs]
@@ -62,11 +62,13 @@ def _state(blocks: Dense, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return state.mT.contiguous(), scale
 
 
-def _outputs(blocks: Dense, query: Tensor, value: Tensor, state: Tensor, scale: Tensor) -> Outputs:
+def _outputs(
+    blocks: Dense, query: Tensor, value: Tensor, state: Tensor, scale: Tensor, *, traced: bool
+) -> Outputs:
     """Divide the sums of all rows, which see the same state."""
     call, signed = blocks.call, not blocks.call.feature_map.nonnegative
     visible = of_all(value, call.ignore, call.dtype, signed=signed)
-    outputs = Outputs.empty(state, query.shape[2], signed=signed)
+    outputs = Outputs.empty(state, query.shape[2], moved=signed and traced)
     for rows in blocks.blocks(query):
         x = blocks.vectors(query, rows, "query")
         phi = blocks.features(x, rows, "query")

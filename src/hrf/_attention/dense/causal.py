@@ -111,7 +111,7 @@ def _forward(
         chunks = make_chunks(call)
         running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
         signed, seen = not call.feature_map.nonnegative, Running(call.visible)
-        outputs = Outputs.empty(running.states[0], query.shape[2], signed=signed)
+        outputs = Outputs.empty(running.states[0], query.shape[2], moved=signed and saved is not None)
         tops = running.scale.new_empty(len(running.scale), key.shape[2], 1)
         for chunk in _cut(query, key, chunks):
             x = chunks.vectors(query, chunk.rows, "query")

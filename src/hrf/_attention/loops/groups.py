@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
 _TINY = np.float32(1e-30)
+_HALF = np.float32(math.log2(math.e) / 2)
 _BLOCK = 256  # rows of a product
 
 
@@ -23,9 +26,10 @@ _BLOCK = 256  # rows of a product
 def group_queries(
     x: Array,
     y: Array,
-    real: Integers,
-    real_keys: Integers,
+    tokens: Integers,
     levels: int,
+    spare: Array,
+    more: Array,
     rows: Array,
     order: Integers,
     bounds: Integers,
@@ -36,37 +40,37 @@ def group_queries(
     """Put the queries of a head into 2^levels groups.
 
     Args:
-        x: queries, ``(L, d)``.
-        y: keys, ``(S, d)``.
-        real: queries that are no padding, ``(n,)``.
-        real_keys: keys that are no padding.
+        x: queries without padding, ``(n, d)``; overwritten.
+        y: keys without padding, ``(·, d)``.
+        tokens: which token each query is, ``(n,)``.
         levels: of the tree.
+        spare: a buffer, ``(n + ROWS or more, d)``; overwritten.
+        more: another one.
         rows: queries by group, ``(n or more, d)``; written, as is all that follows.
-        order: query in each row, ``(n or more,)``.
+        order: token in each row, ``(n or more,)``.
         bounds: first row of each group, and n, ``(2^levels + 1,)``.
         means: rᵢ, ``(2^levels, d)``.
         widths: γᵢ, ``(2^levels,)``.
         metric: Σ_δ, ``(d, d)``.
     """
-    dim, n = x.shape[1], len(real)
+    n, dim = x.shape
     of_keys, factor, mean = (
         np.empty((dim, dim), x.dtype),
         np.empty((dim, dim), x.dtype),
         np.empty(dim, x.dtype),
     )
-    covariance(_taken(y, real_keys), mean, of_keys)
+    covariance(y, mean, of_keys)
     root(of_keys, factor)
-    taken = _taken(x, real)
-    balanced(_times(taken, factor), levels, order[:n], bounds)
-    _sort(taken, real, order, rows)
-    residuals = taken
+    balanced(_times(x, factor, spare), more[:n], levels, order[:n], bounds)
+    _sort(x, tokens, order, rows)
+    residuals = x
     _centre(rows[:n], bounds, means, residuals)
     clear(metric.reshape(-1))
     for start in range(0, n, _BLOCK):
         some = residuals[start : start + _BLOCK]
         add_product_transposed(metric, some, some)
     scale(metric.reshape(-1), np.float32(1) / max(n, 1))
-    images, total = _times(residuals, of_keys), np.float32(0)
+    images, total = _times(residuals, of_keys, spare), np.float32(0)
     for group in range(len(widths)):
         length = np.float32(0)
         for j in range(bounds[group], bounds[group + 1]):
@@ -80,8 +84,10 @@ def group_queries(
 def cluster_keys(
     y: Array,
     v: Array,
-    real: Integers,
+    tokens: Integers,
     levels: int,
+    spare: Array,
+    more: Array,
     metric: Array,
     rows: Array,
     order: Integers,
@@ -92,40 +98,42 @@ def cluster_keys(
     """Put the keys of a head into 2^levels clusters.
 
     Args:
-        y: keys, ``(S, d)``.
-        v: values, ``(S, d_v)``.
-        real: keys that are no padding, ``(n,)``.
+        y: keys without padding, ``(n, d)``; overwritten.
+        v: values of all tokens, ``(S, d_v)``.
+        tokens: which token each key is, ``(n,)``.
         levels: of the tree.
+        spare: a buffer, ``(n + ROWS or more, d)``; overwritten.
+        more: another one.
         metric: Σ_δ, ``(d, d)``.
-        rows: keys and values by cluster, ``(n + ROWS or more, d + d_v)``; written, as is all that follows.
-        order: key in each row, ``(n or more,)``.
+        rows: keys and values by cluster, ``(n + ROWS or more, d + d_v or more)``; written, as is all that follows.
+        order: token in each row, ``(n or more,)``.
         bounds: first row of each cluster, and n, ``(2^levels + 1,)``.
         means: ȳ of each cluster, ``(2^levels, d)``.
-        spreads: d² of each row, ``(n or more,)``.
+        spreads: d² log₂ e / 2 and log₂ √d² of each row, ``(n or more, 2)``.
     """
-    dim, n = y.shape[1], len(real)
+    n, dim = y.shape
     factor = np.empty((dim, dim), y.dtype)
     root(metric, factor)
-    taken = _taken(y, real)
-    balanced(_times(taken, factor), levels, order[:n], bounds)
-    _sort(taken, real, order, rows)
+    balanced(_times(y, factor, spare), more[:n], levels, order[:n], bounds)
+    _sort(y, tokens, order, rows)
     for j in range(n):
         copy(v[order[j]], rows[j, dim:])
     for j in range(n, len(rows)):
         clear(rows[j])
-    residuals = taken
+    residuals = y
     _centre(rows[:n], bounds, means, residuals)
-    images = _times(residuals, metric)
+    images = _times(residuals, metric, spare)
     for j in range(n):
-        spreads[j] = max(dot(images[j], residuals[j]), np.float32(0))
+        spread = max(dot(images[j], residuals[j]), np.float32(0))
+        spreads[j, 0], spreads[j, 1] = _HALF * spread, np.float32(0.5 * math.log2(spread))
 
 
 @jit
-def _sort(taken: Array, real: Integers, order: Integers, rows: Array) -> None:
-    """Copy vectors to rows by ``order``, and let it name tokens, of which only ``real`` were taken."""
-    for j in range(len(taken)):
-        copy(taken[order[j]], rows[j])
-        order[j] = real[order[j]]
+def _sort(u: Array, tokens: Integers, order: Integers, rows: Array) -> None:
+    """Copy vectors to rows by ``order``, and let it name tokens."""
+    for j in range(len(u)):
+        copy(u[order[j]], rows[j])
+        order[j] = tokens[order[j]]
 
 
 @jit
@@ -143,22 +151,13 @@ def _centre(rows: Array, bounds: Integers, means: Array, out: Array) -> None:
 
 
 @jit
-def _taken(u: Array, index: Integers) -> Array:
-    """Return some rows of u."""
-    out = np.empty((len(index), u.shape[1]), u.dtype)
-    for j in range(len(index)):
-        copy(u[index[j]], out[j])
-    return out
-
-
-@jit
-def _times(rows: Array, matrix: Array) -> Array:
-    """Return ``rows (n, d) @ matrix (d, d)``."""
+def _times(rows: Array, matrix: Array, out: Array) -> Array:
+    """Write ``rows (n, d) @ matrix (d, d)`` to the first n rows of ``out``, and return them."""
     n, whole = len(rows), len(rows) // ROWS * ROWS
-    out = np.zeros((n + -n % ROWS, rows.shape[1]), rows.dtype)
+    clear(out[: n + -n % ROWS].reshape(-1))
     add_product(out[:whole], rows[:whole], matrix)
     last = np.zeros((ROWS, rows.shape[1]), rows.dtype)
     for j in range(whole, n):
         copy(rows[j], last[j - whole])
-    add_product(out[whole:], last[: len(out) - whole], matrix)
+    add_product(out[whole : n + -n % ROWS], last[: -n % ROWS + n - whole], matrix)
     return out[:n]

@@ -15,7 +15,7 @@ from hrf._attention.loops import tiles
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
-from hrf._attention.loops.rows import clear, copy, decrease, dot, fill, scale
+from hrf._attention.loops.rows import clear, copy, decrease, dot, fill, scaled
 from hrf._attention.loops.tiles import exponentials, lowest_bit, maxima, tilt, total_exponentials
 
 __all__ = ["GROUPS", "LOG2E", "LOWEST", "score", "summarise"]
@@ -24,7 +24,7 @@ Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
 
-GROUPS = 64  # groups at a time
+GROUPS = 32  # groups at a time, whose scores and summaries stay in the cache
 LOG2E = np.float32(math.log2(math.e))
 LOWEST = np.float32(tiles.LOWEST)
 
@@ -67,11 +67,12 @@ def summarise(
     centres: Array,
     spreads: Array,
     metric: Array,
+    means: Array,
     widths: Array,
     limits: Array,
     tile: Array,
     summaries: Array,
-    log_masses: Array,
+    biases: Array,
     lists: Places,
     sizes: Integers,
 ) -> None:
@@ -81,14 +82,15 @@ def summarise(
         rows: keys and values by cluster.
         bounds: of the clusters.
         centres: ȳ of each cluster, ``(C, d)``.
-        spreads: d² of each key.
+        spreads: d² log₂ e / 2 and log₂ √d² of each key, ``(n or more, 2)``.
         metric: Σ_δ.
+        means: rᵢ log₂ e, ``(GROUPS, d)``.
         widths: γ of the groups, ``(GROUPS,)``.
         limits: log₂ of the largest mass times relative error that a summary may have per key, ``(GROUPS,)``.
         tile: of `score`.
-        summaries: μ and V, ``(C, GROUPS, d + d_v)``; written, as is all that follows.
-        log_masses: log₂ A, ``(C, GROUPS)``; `LOWEST` where all keys are exact.
-        lists: rows of the exact keys, ``(GROUPS, n or more)``.
+        summaries: μ and V, ``(GROUPS, C, d + d_v)``; written, as is all that follows.
+        biases: log₂ A − rᵀμ log₂ e, ``(GROUPS, C)``; about `LOWEST` where all keys are exact.
+        lists: rows of the exact keys, ``(GROUPS, n + ROWS or more)``, and some row at `ROWS` further places.
         sizes: number of exact keys, ``(GROUPS,)``.
     """
     dim, largest = metric.shape[0], 0
@@ -97,6 +99,7 @@ def summarise(
     tilted, log_widths = np.zeros((largest + ROWS, GROUPS), tile.dtype), np.empty(GROUPS, tile.dtype)
     masses, tops = np.empty(GROUPS, tile.dtype), np.empty(GROUPS, tile.dtype)
     offset, image = np.empty((GROUPS, dim), tile.dtype), np.empty((GROUPS, dim), tile.dtype)
+    found = np.empty((GROUPS, rows.shape[1]), tile.dtype)
     for i in range(GROUPS):
         log_widths[i] = np.float32(0.5 * math.log2(widths[i]))
     sizes[:] = 0
@@ -120,26 +123,28 @@ def summarise(
         exponentials(tilted, n, tops, masses)
         some = tilted[: n + -n % ROWS]
         clear(some[n:].reshape(-1))
-        found = summaries[c]
         clear(found.reshape(-1))
         add_product_transposed(found, some, rows[first : first + len(some)])
         clear(image.reshape(-1))
         for i in range(GROUPS):
-            scale(found[i], np.float32(1) / max(masses[i], _TINY))
-            copy(found[i], offset[i])
+            scaled(found[i], np.float32(1) / max(masses[i], _TINY), summaries[i, c])
+            copy(summaries[i, c], offset[i])
             decrease(offset[i], centres[c])
         add_product(image, offset, metric)
         for i in range(GROUPS):
-            log_masses[c, i] = LOWEST
+            biases[i, c] = LOWEST
             if tops[i] > _NONE:
                 shift = min(_HALF * widths[i] * dot(image[i], offset[i]), _LARGEST)
-                log_masses[c, i] = np.float32(math.log2(masses[i])) + tops[i] - shift
+                log_mass = np.float32(math.log2(masses[i])) + tops[i] - shift
+                biases[i, c] = log_mass - dot(means[i], summaries[i, c])
+    for i in range(GROUPS):
+        lists[i, sizes[i] : sizes[i] + ROWS] = 0
 
 
 @jit
 def _tilt(
     scores: Array,
-    spread: float,
+    spread: Array,
     widths: Array,
     log_widths: Array,
     limits: Array,
@@ -150,9 +155,8 @@ def _tilt(
     sizes: Integers,
 ) -> None:
     """Write log₂ W̃ of a key, and list the key for the groups that meet it exactly."""
-    log_spread = np.float32(0.5 * math.log2(spread))
     for start in range(0, GROUPS, 32):
-        bits = tilt(scores, spread * _HALF, log_spread, widths, log_widths, limits, out, tops, start)
+        bits = tilt(scores, spread[0], spread[1], widths, log_widths, limits, out, tops, start)
         while bits != 0:
             i = start + lowest_bit(bits)
             lists[i, sizes[i]] = row

@@ -5,6 +5,8 @@ Both are rows of one softmax, whose weights are 2^(bias + xᵀk): an exact key h
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +14,7 @@ from hrf import tuning
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
-from hrf._attention.loops.rows import clear, copy, dot, fill, scale, scaled
+from hrf._attention.loops.rows import clear, copy, fill, scale, scaled
 from hrf._attention.loops.summaries import GROUPS, LOG2E, LOWEST, score, summarise
 from hrf._attention.loops.tiles import exponentials, maxima
 
@@ -57,7 +59,7 @@ def attend(
         keys: keys and values by cluster, ``(N, ·, d + d_v)``.
         key_bounds: of the clusters, ``(N, C + 1)``.
         centres: ȳ of each cluster, ``(N, C, d)``.
-        spreads: d² of each key, ``(N, ·)``.
+        spreads: d² log₂ e / 2 and log₂ √d² of each key, ``(N, ·, 2)``.
         limits: log₂ of the share of the mass times relative error that a summary may have per key, ``(N,)``.
         out: outputs in the order of the tokens, ``(N, L, d_v)``; written, as is all that follows.
         sizes: number of exact keys, ``(N, G)``.
@@ -69,18 +71,22 @@ def attend(
     n_groups, dim, n_clusters, width = means.shape[1], means.shape[2], centres.shape[1], keys.shape[2]
     tile, own_sizes = np.empty((keys.shape[1], GROUPS), out.dtype), np.empty(GROUPS, np.int64)
     totals = np.empty(GROUPS, out.dtype)
-    summaries = np.empty((n_clusters, GROUPS, width), out.dtype)
-    log_masses, kept, n_kept = np.empty((n_clusters, GROUPS), out.dtype), np.empty(0, np.int32), 0
-    lists = np.empty((GROUPS, keys.shape[1]), np.int32)
-    columns, own_widths = np.empty((dim, GROUPS), out.dtype), np.empty(GROUPS, out.dtype)
+    # Products have at least ROWS rows.
+    summaries = np.zeros((GROUPS, max(n_clusters, ROWS), width), out.dtype)
+    biases = np.empty((GROUPS, n_clusters), out.dtype)
+    kept, n_kept, lists = np.empty(0, np.int32), 0, np.empty((GROUPS, keys.shape[1]), np.int32)
+    columns, own_means = np.empty((dim, GROUPS), out.dtype), np.empty((GROUPS, dim), out.dtype)
+    own_widths = np.empty(GROUPS, out.dtype)
+    scratch = _scratch(bounds, dim, width - dim, out)
     for job in range(len(jobs)):
         head, start = jobs[job]
         some = min(GROUPS, n_groups - start)
         for i in range(GROUPS):
             group = start + min(i, some - 1)
             own_widths[i] = widths[head, group]
+            scaled(means[head, group], LOG2E, own_means[i])
             for k in range(dim):
-                columns[k, i] = means[head, group, k] * LOG2E
+                columns[k, i] = own_means[i, k]
         score(keys[head], key_bounds[head], columns, tile, totals)
         for i in range(GROUPS):
             totals[i] += limits[head]
@@ -90,11 +96,12 @@ def attend(
             centres[head],
             spreads[head],
             metrics[head],
+            own_means,
             own_widths,
             totals,
             tile,
             summaries,
-            log_masses,
+            biases,
             lists,
             own_sizes,
         )
@@ -109,12 +116,12 @@ def attend(
             _read(
                 queries[head, rows],
                 order[head, rows],
-                means[head, group],
                 keys[head],
-                lists[i, : own_sizes[i]],
-                summaries,
-                log_masses,
-                i,
+                lists[i],
+                own_sizes[i],
+                summaries[i],
+                biases[i],
+                scratch,
                 out[head],
             )
     return kept[:n_kept]
@@ -130,83 +137,96 @@ def _longer(places: Places, length: int) -> Places:
     return out
 
 
+class _Scratch(NamedTuple):
+    """Buffers for the largest group, with a column per query.
+
+    Attributes:
+        x: queries times log₂ e, transposed, ``(d, columns)``.
+        weights: logarithms of weights, then weights, of some keys, ``(_SOME, columns)``.
+        totals: Σ w v, ``(columns, d_v)``.
+        masses: Σ w, ``(columns,)``.
+        tops: the scale of both, log₂.
+        raised: the next scale.
+    """
+
+    x: Array
+    weights: Array
+    totals: Array
+    masses: Array
+    tops: Array
+    raised: Array
+
+
+@jit
+def _scratch(bounds: Integers, dim: int, width: int, like: Array) -> _Scratch:
+    """Allocate buffers for groups with these bounds."""
+    most = 0
+    for head in range(len(bounds)):
+        for group in range(bounds.shape[1] - 1):
+            most = max(most, bounds[head, group + 1] - bounds[head, group])
+    n, kind = most + -most % ROWS, like.dtype
+    rows = np.empty((_SOME, n), kind), np.empty((n, width), kind)
+    columns = np.empty(n, kind), np.empty(n, kind), np.empty(n, kind)
+    return _Scratch(np.zeros((dim, n), kind), *rows, *columns)
+
+
 @jit
 def _read(
     x: Array,
     order: Integers,
-    mean: Array,
     keys: Array,
     exact: Places,
+    n_exact: int,
     summaries: Array,
-    log_masses: Array,
-    group: int,
+    biases: Array,
+    scratch: _Scratch,
     out: Array,
 ) -> None:
-    """Write the outputs of one group, whose summaries are at ``group`` of the second axis."""
+    """Write the outputs of one group."""
     n, dim = x.shape
-    if n == 0:
-        return
-    n_columns, width, n_exact = n + -n % ROWS, keys.shape[1] - dim, len(exact)
-    own = np.zeros((dim, n_columns), x.dtype)
-    for i in range(n):
-        for k in range(dim):
+    own = scratch.x
+    for k in range(dim):
+        for i in range(n):
             own[k, i] = x[i, k] * LOG2E
-    k_rows, v_rows = np.zeros((_SOME, dim), x.dtype), np.zeros((_SOME, width), x.dtype)
-    products, totals = np.empty((_SOME, n_columns), x.dtype), np.zeros((n_columns, width), x.dtype)
-    tops, masses, found = (
-        np.full(n_columns, LOWEST),
-        np.zeros(n_columns, x.dtype),
-        np.empty(n_columns, x.dtype),
-    )
-    biases = np.empty(_SOME, x.dtype)
-    n_entries = n_exact + len(log_masses)
-    for start in range(0, n_entries, _SOME):
-        stop = min(start + _SOME, n_entries)
-        for j in range(start, min(stop, n_exact)):
-            row = keys[exact[j]]
-            copy(row, k_rows[j - start])
-            copy(row[dim:], v_rows[j - start])
-        biases[:] = 0
-        for j in range(max(start, n_exact), stop):
-            row = summaries[j - n_exact, group]
-            copy(row, k_rows[j - start])
-            copy(row[dim:], v_rows[j - start])
-            biases[j - start] = log_masses[j - n_exact, group] - LOG2E * dot(k_rows[j - start], mean)
-        for j in range(stop - start):
-            fill(products[j], biases[j])
-        _add(products, stop - start, k_rows, v_rows, own, tops, masses, totals, found)
+        for i in range(n, own.shape[1]):
+            own[k, i] = 0
+    clear(scratch.totals.reshape(-1))
+    clear(scratch.masses)
+    fill(scratch.tops, LOWEST)
+    for start in range(0, n_exact, _SOME):
+        some = min(_SOME, n_exact - start)
+        weights = scratch.weights[: some + -some % ROWS]
+        index = exact[start : start + len(weights)]
+        clear(weights.reshape(-1))
+        add_product(weights, keys, own, index)
+        _weigh(weights[:some], scratch)
+        add_product_transposed(scratch.totals, weights, keys, index[:some])
+    for start in range(0, len(biases), _SOME):
+        some = min(_SOME, len(biases) - start)
+        weights = scratch.weights[: some + -some % ROWS]
+        for j in range(some):
+            fill(weights[j], biases[start + j])
+        add_product(weights, summaries[start:], own)
+        _weigh(weights[:some], scratch)
+        add_product_transposed(scratch.totals, weights, summaries[start : start + some])
     for i in range(n):
-        scaled(totals[i, : out.shape[1]], np.float32(1) / masses[i], out[order[i]])
+        row = scratch.totals[i, : out.shape[1]]
+        scaled(row, np.float32(1) / scratch.masses[i], out[order[i]])
 
 
 @jit
-def _add(
-    products: Array,
-    filled: int,
-    k_rows: Array,
-    v_rows: Array,
-    own: Array,
-    tops: Array,
-    masses: Array,
-    totals: Array,
-    found: Array,
-) -> None:
-    """Add some keys to the sums of all queries of a group; ``products`` holds their biases."""
-    for j in range(filled, filled + -filled % ROWS):
-        clear(k_rows[j])
-        clear(products[j])
-    some = products[: filled + -filled % ROWS]
-    add_product(some, k_rows[: len(some)], own)
-    found[:] = tops
-    maxima(some, filled, found)
-    raised = False
+def _weigh(weights: Array, scratch: _Scratch) -> None:
+    """Turn logarithms of weights into weights at the scale of the sums, which is raised where needed."""
+    tops, raised = scratch.tops, scratch.raised
+    copy(tops, raised)
+    maxima(weights, len(weights), raised)
+    high = False
     for i in range(len(tops)):
-        raised |= found[i] > tops[i] + _ROOM
-    if raised:
+        high |= raised[i] > tops[i] + _ROOM
+    if high:
         for i in range(len(tops)):
-            step = exp2(max(tops[i] - found[i], np.float32(-127)))
-            tops[i] = found[i]
-            masses[i] *= step
-            scale(totals[i], step)
-    exponentials(some, filled, tops, masses)
-    add_product_transposed(totals, products[:filled], v_rows[:filled])
+            step = exp2(max(tops[i] - raised[i], np.float32(-127)))
+            tops[i] = raised[i]
+            scratch.masses[i] *= step
+            scale(scratch.totals[i], step)
+    exponentials(weights, len(weights), tops, scratch.masses)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrf._attention.loops.jit import jit
-from hrf._attention.loops.products import add_product_transposed
-from hrf._attention.loops.rows import add_scaled, clear, copy, decrease, dot, increase, scale
+from hrf._attention.loops.products import add_product_transposed, add_row_product
+from hrf._attention.loops.rows import clear, copy, decrease, dot, increase, scale
 
 __all__ = ["balanced", "covariance", "root"]
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
 _SAMPLE = 64  # vectors that a direction is found from
-_ITERATIONS = 6
+_ITERATIONS = 6  # of the power method, an even number
 _BINS = 256
 _SPREADS = np.float32(3)  # standard deviations on both sides that bins cover
 _JITTER = np.float32(1e-5)  # of the trace
@@ -27,17 +27,18 @@ _TINY = np.float32(1e-30)
 
 
 @jit
-def balanced(u: Array, levels: int, order: Integers, bounds: Integers) -> None:
+def balanced(u: Array, spare: Array, levels: int, order: Integers, bounds: Integers) -> None:
     """Cut the rows of u into 2^levels parts: part p is ``order[bounds[p] : bounds[p + 1]]``.
 
     Args:
         u: vectors ``(n, d)``; overwritten.
+        spare: a buffer of the same shape; overwritten.
         levels: of the tree.
         order: rows, ``(n,)``; written.
         bounds: ``(2^levels + 1,)``; written.
     """
     n, dim = u.shape
-    spare, own, spare_order, bins = np.empty_like(u), order, np.empty_like(order), np.empty(n, np.int32)
+    own, spare_order, bins = order, np.empty_like(order), np.empty(n, np.int32)
     sample, direction, mean = (
         np.empty((_SAMPLE, dim), u.dtype),
         np.empty(dim, u.dtype),
@@ -77,20 +78,25 @@ def _direction(
         decrease(sample[i], mean)
     clear(matrix.reshape(-1))
     add_product_transposed(matrix, sample[:n], sample[:n])
-    longest = 0
-    for k in range(1, len(matrix)):
+    longest, trace = 0, _TINY
+    for k in range(len(matrix)):
+        trace += matrix[k, k]
         if matrix[k, k] > matrix[longest, longest]:
             longest = k
+    # With a trace of 1, powers neither overflow nor, with the largest eigenvalue at 1/d or more, underflow.
+    scale(matrix.reshape(-1), 1 / trace)
     copy(matrix[longest], direction)
-    for _ in range(_ITERATIONS):
-        scale(direction, 1 / max(np.sqrt(dot(direction, direction)), _TINY))
+    scale(direction, 1 / max(np.sqrt(dot(direction, direction)), _TINY))
+    for _ in range(_ITERATIONS // 2):
         clear(image)
-        for k in range(len(matrix)):
-            add_scaled(image, matrix[k], direction[k])
-        copy(image, direction)
-    length = np.sqrt(dot(direction, direction))  # top eigenvalue of Σ s sᵀ
-    scale(direction, 1 / max(length, _TINY))
-    return dot(direction, mean), max(np.sqrt(length / n), _TINY)
+        add_row_product(image.reshape(1, -1), direction.reshape(1, -1), matrix)
+        clear(direction)
+        add_row_product(direction.reshape(1, -1), image.reshape(1, -1), matrix)
+    scale(direction, 1 / max(np.sqrt(dot(direction, direction)), _TINY))
+    clear(image)
+    add_row_product(image.reshape(1, -1), direction.reshape(1, -1), matrix)
+    variance = dot(image, direction) * trace / n
+    return dot(direction, mean), max(np.sqrt(variance), _TINY)
 
 
 @jit

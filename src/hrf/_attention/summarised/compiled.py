@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from hrf import tuning
 from hrf._attention import loops
@@ -14,10 +17,48 @@ from hrf._attention.summarised.tree import Parts
 
 __all__ = ["Compiled", "serves"]
 
+Array = NDArray[np.float32]
+
 
 def serves(heads: Heads) -> bool:
     """Whether the loops can compute these heads."""
     return loops.serves(*heads[:3]) and heads.x.dtype == torch.float32
+
+
+class _HeadBuffers(NamedTuple):
+    """Vectors of a few heads at a time.
+
+    Attributes:
+        x: queries without padding, ``(heads, L, d)``.
+        y: keys without padding, ``(heads, S, d)``.
+        spare: room for either, with some more rows.
+        more: likewise.
+        queries: queries by group, ``(heads, L, d)``.
+        keys: keys and values by cluster, ``(heads, S + ROWS, d + d_v)``.
+    """
+
+    x: Tensor
+    y: Tensor
+    spare: Tensor
+    more: Tensor
+    queries: Tensor
+    keys: Tensor
+
+    @classmethod
+    def of(cls, heads: Heads) -> _HeadBuffers:
+        """Allocate buffers for as many heads as fit `tuning.SUMMARY_TOKENS`, and keep all threads busy."""
+        from hrf._attention.loops.products import ROWS, padded
+
+        (n, length, dim), (n_keys, width) = heads.x.shape, heads.v.shape[1:]
+        threads, longest = torch.get_num_threads(), max(length, n_keys)
+        rounds = max(1, tuning.SUMMARY_TOKENS // (longest * threads))
+        some, dim, width = min(n, rounds * threads), padded(dim), padded(width)
+        # Columns beyond those of the vectors have to be zero.
+        whole = (dim, width) == (heads.x.shape[-1], heads.v.shape[-1])
+        allocate = heads.x.new_empty if whole else heads.x.new_zeros
+        rows = (length, n_keys, longest + ROWS, longest + ROWS, length)
+        buffers = [allocate(some, m, dim) for m in rows]
+        return cls._make([*buffers, allocate(some, n_keys + ROWS, dim + width)])
 
 
 class Compiled:
@@ -25,6 +66,7 @@ class Compiled:
 
     Args:
         heads: queries, keys and values in float32.
+        root: √scale, a factor of queries and keys.
         n_groups: of queries, a power of two.
         n_clusters: of keys, a power of two.
         tolerance: τ per head, ``(N,)``.
@@ -37,58 +79,82 @@ class Compiled:
 
     @torch.no_grad()
     def __init__(
-        self, heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor, *, keep: bool = False
+        self,
+        heads: Heads,
+        root: float,
+        n_groups: int,
+        n_clusters: int,
+        tolerance: Tensor,
+        *,
+        keep: bool = False,
     ) -> None:
-        from hrf._attention.loops.products import ROWS, padded
-
-        x, y, v = (pad(t, (0, padded(t.shape[-1]) - t.shape[-1])) for t in heads[:3])
-        (n, length, dim), (n_keys, width) = x.shape, v.shape[1:]
-        self._real = [[row.nonzero().flatten() for row in mask] for mask in (heads.queries, heads.keys)]
-        self._queries, self._order = x.new_empty(x.shape), torch.empty(n, length, dtype=torch.long)
+        self._heads, self._root, self._buffers = heads, root, _HeadBuffers.of(heads)
+        (n, length, _), (n_keys, width) = heads.x.shape, heads.v.shape[1:]
+        dim = self._buffers.x.shape[-1]
+        self._order = torch.empty(n, length, dtype=torch.long)
         self._bounds = torch.empty(n, n_groups + 1, dtype=torch.long)
-        self._means, self._widths = x.new_empty(n, n_groups, dim), x.new_empty(n, n_groups)
-        self._metrics = x.new_empty(n, dim, dim)
-        self._keys = x.new_empty(n, n_keys + ROWS, dim + width)
+        self._means, self._widths = heads.x.new_empty(n, n_groups, dim), heads.x.new_empty(n, n_groups)
+        self._metrics = heads.x.new_empty(n, dim, dim)
         self._key_order = torch.empty(n, n_keys, dtype=torch.long)
         self._key_bounds = torch.empty(n, n_clusters + 1, dtype=torch.long)
-        self._centres, self._spreads = x.new_empty(n, n_clusters, dim), x.new_empty(n, n_keys)
+        self._centres = heads.x.new_empty(n, n_clusters, dim)
+        self._spreads = heads.x.new_empty(n, n_keys, 2)
         self._sizes = torch.zeros(n, n_groups, dtype=torch.long)
-        self._find_parts(x, y, v)
-        out = x.new_zeros(n, length, width)
-        self._exact = self._attend(out, tolerance / heads.keys.sum(-1).clamp(min=1), keep)
-        self.out = out[..., : heads.v.shape[-1]]
+        self.out = heads.x.new_zeros(n, length, width)
+        counts, key_counts = heads.queries.sum(-1), heads.keys.sum(-1)
+        limits, some = tolerance / key_counts.clamp(min=1), len(self._buffers.x)
+        exact = []
+        for first in range(0, n, some):
+            own = slice(first, min(first + some, n))
+            self._find_parts(own, counts.tolist(), key_counts.tolist())
+            exact.append(self._attend(own, limits, keep))
+        self._exact = torch.cat(exact)
         pairs = (self._sizes * self._bounds.diff()).sum(-1)
-        self.share = pairs / (heads.queries.sum(-1) * heads.keys.sum(-1)).clamp(min=1)
+        self.share = pairs / (counts * key_counts).clamp(min=1)
 
-    def _find_parts(self, x: Tensor, y: Tensor, v: Tensor) -> None:
+    def _find_parts(self, heads: slice, counts: list[int], key_counts: list[int]) -> None:
         """Put queries into groups and keys into clusters."""
         from hrf._attention.loops.groups import cluster_keys, group_queries
 
-        of_groups = self._queries, self._order, self._bounds, self._means, self._widths, self._metrics
-        of_clusters = self._keys, self._key_order, self._key_bounds, self._centres, self._spreads
+        tensors = self._heads[:5], self._buffers
+        (x, y, v, queries, keys), buffers = ([t.detach().numpy() for t in group] for group in tensors)
+        of_groups = loops.arrays(self._order, self._bounds, self._means, self._widths, self._metrics)
+        of_clusters = loops.arrays(self._key_order, self._key_bounds, self._centres, self._spreads)
         group_levels, levels = (t.shape[1].bit_length() - 1 for t in (self._means, self._centres))
 
         def prepare(h: int) -> None:
-            queries, keys = (real[h] for real in self._real)
-            given = loops.arrays(x[h], y[h], queries, keys)
-            group_queries(*(*given, group_levels, *loops.arrays(*(t[h] for t in of_groups))))
-            given = loops.arrays(y[h], v[h], keys)
-            found = loops.arrays(self._metrics[h], *(t[h] for t in of_clusters))
-            cluster_keys(*(*given, levels, *found))
+            own_x, own_y, spare, more, *rows = (buffer[h - heads.start] for buffer in buffers)
+            own_x, own_y = own_x[: counts[h]], own_y[: key_counts[h]]
+            tokens = _take(x[h], queries[h], self._root, own_x)
+            found = [array[h] for array in of_groups]
+            key_tokens = _take(y[h], keys[h], self._root, own_y)
+            group_queries(*(own_x, own_y, tokens, group_levels, spare, more, rows[0], *found))
+            values, metric = np.ascontiguousarray(v[h]), found[-1]
+            found = [array[h] for array in of_clusters]
+            cluster_keys(*(own_y, values, key_tokens, levels, spare, more, metric, rows[1], *found))
 
-        loops.each(prepare, [(h,) for h in range(len(x))])
+        loops.each(prepare, [(h,) for h in range(heads.start, heads.stop)])
 
-    def _attend(self, out: Tensor, bounds: Tensor, keep: bool) -> Tensor:
+    def _attend(self, heads: slice, limits: Tensor, keep: bool) -> Tensor:
         """Write the outputs and the numbers of exact keys; return the exact keys, if wanted."""
         from hrf._attention.loops.summaries import GROUPS
         from hrf._attention.loops.summarised import attend
 
-        n, n_groups = self._sizes.shape
+        n, n_groups = heads.stop - heads.start, self._sizes.shape[1]
         jobs = torch.cartesian_prod(torch.arange(n), torch.arange(0, n_groups, GROUPS))
         tasks = jobs.tensor_split(min(len(jobs), tuning.SUMMARY_TASKS_PER_THREAD * torch.get_num_threads()))
-        of_queries = self._queries, self._order, self._bounds, self._means, self._widths, self._metrics
-        of_keys = self._keys, self._key_bounds, self._centres, self._spreads
-        arrays = loops.arrays(*of_queries, *of_keys, bounds.log2().to(out.dtype), out, self._sizes)
+        of_queries = self._order, self._bounds, self._means, self._widths, self._metrics
+        of_keys = self._key_bounds, self._centres, self._spreads
+        queries, keys = (t[:n] for t in self._buffers[4:])
+        arrays = loops.arrays(
+            queries,
+            *(t[heads] for t in of_queries),
+            keys,
+            *(t[heads] for t in of_keys),
+            limits[heads].log2().to(keys.dtype),
+            self.out[heads],
+            self._sizes[heads],
+        )
         found: list[Tensor] = [torch.empty(0)] * len(tasks)
 
         def work(i: int) -> None:
@@ -109,6 +175,17 @@ class Compiled:
         found = torch.searchsorted(firsts, self._exact + rows * head, right=True) - 1
         cluster, first = found % self._centres.shape[1], self._key_bounds[:, :-1].flatten()[found]
         return Plan(groups, clusters, starts, cluster * clusters.tokens.shape[-1] + self._exact - first)
+
+
+def _take(u: Array, real: NDArray[np.bool_], factor: float, out: Array) -> NDArray[np.int64]:
+    """Write rows of u that are no padding, times a factor, to the first columns of ``out``; return which they are."""
+    out = out[:, : u.shape[1]]
+    if len(out) == len(u):
+        np.multiply(u, np.float32(factor), out=out)
+        return np.arange(len(u))
+    tokens = real.nonzero()[0]
+    np.multiply(u[tokens], np.float32(factor), out=out)
+    return tokens
 
 
 def _parts(order: Tensor, bounds: Tensor) -> Parts:

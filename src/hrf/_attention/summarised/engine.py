@@ -42,10 +42,12 @@ def summarised_attention(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         items[method.sizes(*counts)].append(i)
     outputs, accounts = [], []
     for sizes, own in items.items():
-        tensors = (inputs.query * inputs.root, key * inputs.root, value)
-        part = [u if len(own) == batch else u[own] for u in (*tensors, queries, keys)]
+        part = [u if len(own) == batch else u[own] for u in (inputs.query, key, value, queries, keys)]
         heads = _heads(inputs.dtype, *part)
-        output, account = _exact(heads) if sizes == (0, 0) else _summarised(heads, *sizes, method)
+        if sizes == (0, 0):
+            output, account = _exact(heads.scaled(inputs.root))
+        else:
+            output, account = _summarised(heads, inputs.root, *sizes, method)
         outputs.append(output.unflatten(0, (len(own), -1)))
         accounts.append(_Account(*(u.unflatten(0, (len(own), -1)) for u in account)))
     order = torch.tensor([i for own in items.values() for i in own], device=device).argsort()
@@ -68,10 +70,14 @@ def _heads(
     """Put heads and batch items in one axis; padding becomes zeros, so that its content cannot matter."""
     n = query.shape[1]
     x, y, v = (
-        u.to(dtype).masked_fill(~real[:, None, :, None], 0).flatten(0, 1)
+        _without_padding(u.to(dtype), real).flatten(0, 1)
         for u, real in ((query, queries), (key, keys), (value, keys))
     )
     return Heads(x, y, v, queries.repeat_interleave(n, 0), keys.repeat_interleave(n, 0))
+
+
+def _without_padding(u: Tensor, real: Tensor) -> Tensor:
+    return u if real.all() else u.masked_fill(~real[:, None, :, None], 0)
 
 
 def _exact(heads: Heads) -> tuple[Tensor, _Account]:
@@ -88,21 +94,24 @@ def _exact(heads: Heads) -> tuple[Tensor, _Account]:
 
 
 def _summarised(
-    heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention
+    heads: Heads, root: float, n_groups: int, n_clusters: int, method: SummarisedAttention
 ) -> tuple[Tensor, _Account]:
-    tolerance = _tolerance(heads, n_groups, n_clusters, method)
     traced = torch.is_grad_enabled() and any(t.requires_grad for t in heads[:3])
-    reported = method.report is not None
-    if serves(heads):
-        found = Compiled(heads, n_groups, n_clusters, tolerance, keep=traced or reported)
-        plan = found.plan() if traced or reported else None
+    reported, compiled = method.report is not None, serves(heads)
+    planned = traced or reported or not compiled
+    # Scaling makes copies, which compiled loops do not need.
+    scaled = heads.scaled(root) if planned or method.target_error is not None else heads
+    tolerance = _tolerance(scaled, n_groups, n_clusters, method)
+    if compiled:
+        found = Compiled(heads, root, n_groups, n_clusters, tolerance, keep=planned)
+        plan = found.plan() if planned else None
         output, share = found.out, found.share
         if traced and plan is not None:
-            output = _with_gradients(heads, plan, output)
+            output = _with_gradients(scaled, plan, output)
     else:
-        plan = make_plan(heads, n_groups, n_clusters, tolerance)
-        output, share = read(heads, plan), _share(plan)
-    error = tolerance if plan is None or not reported else predicted_error(heads, plan)
+        plan = make_plan(scaled, n_groups, n_clusters, tolerance)
+        output, share = read(scaled, plan), _share(plan)
+    error = tolerance if plan is None or not reported else predicted_error(scaled, plan)
     return output, _Account(tolerance, share, error)
 
 

@@ -10,7 +10,7 @@ __all__ = ["Heads"]
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values of N heads (batch and heads in one axis), scaled: a weight is exp(xᵀy).
+    """Queries, keys and values of N heads (batch and heads in one axis); once `scaled`, a weight is exp(xᵀy).
 
     Attributes:
         x: queries ``(N, L, d)``.
@@ -25,3 +25,7 @@ class Heads(NamedTuple):
     v: Tensor
     queries: Tensor
     keys: Tensor
+
+    def scaled(self, root: float) -> Heads:
+        """Multiply queries and keys by √scale."""
+        return self._replace(x=self.x * root, y=self.y * root)

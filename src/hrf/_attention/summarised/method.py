@@ -26,8 +26,8 @@ class SummarisedAttention:
     Gradients are exact for groups, clusters and exact pairs held fixed.
 
     Args:
-        n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈(3 + log₂ L)/2⌉ for L queries: 64 at 512,
-            256 at 4,096 to 8,192, so that the time of summaries per token grows with √L. Exact pairs come on top: their
+        n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈1 + log₂(L)/2⌉ for L queries: 64 at 512 and
+            1,024, 128 at 4,096, so that the time of summaries per token grows with √L. Exact pairs come on top: their
             share depends on the data, and need not fall with the length. A sequence with fewer queries than groups or
             fewer keys than clusters is computed exactly; without sizes given, also one of fewer than 256 queries or
             keys.
@@ -86,8 +86,8 @@ class SummarisedAttention:
 
 
 def grown(length: int) -> int:
-    """Return 2^⌈(3 + log₂ length)/2⌉."""
-    return 1 << math.ceil((3 + math.log2(length)) / 2)
+    """Return 2^⌈1 + log₂(length)/2⌉, 2√length rounded up to a power of two."""
+    return 1 << math.ceil(1 + math.log2(length) / 2)
 
 
 def _power_of_two(name: str, value: int | None) -> int | None:

@@ -9,6 +9,7 @@ from hrf._attention.inputs import check, check_query_padding
 from hrf._attention.masks import read_mask
 from hrf._attention.operator import uncompiled
 from hrf._attention.packing import Packing
+from hrf._attention.summarised.causal.engine import causal_attention
 from hrf._attention.summarised.engine import summarised_attention
 from hrf._attention.summarised.method import SummarisedAttention
 
@@ -34,12 +35,7 @@ def run_summarised(
     if attn_mask is not None:
         causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
         is_causal = is_causal or causal
-    if is_causal:
-        raise NotImplementedError(
-            "summarised attention is not causal: groups and summaries hold all positions; expected is_causal=False, "
-            "or a feature map"
-        )
-    paired = cu_seqlens is not None
+    paired = is_causal or cu_seqlens is not None
     inputs = check(
         query, key, value, None, paired=paired, key_padding_mask=key_padding_mask, scale=scale
     ).hiding(hidden)
@@ -50,5 +46,7 @@ def run_summarised(
     # Autocast would take matrix products to half precision.
     with torch.autocast(query.device.type, enabled=False):
         pieces = [inputs] if packing is None else packing.batches()
-        outputs = [summarised_attention(piece, method) for piece in pieces]
+        outputs = [
+            (causal_attention if is_causal else summarised_attention)(piece, method) for piece in pieces
+        ]
     return inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))

@@ -7,6 +7,7 @@ maps that are made, and fitted maps have files of their own. Maps move to the de
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,7 +85,7 @@ class _Attention:
             output = _decoded(module, call, self.map_of(module, call), key)
         else:
             output = self.attend(module, call)
-        if can_look(output) and not bool(output.isfinite().all()):
+        if can_look(output) and not _is_finite(output):
             name = type(self.map_of(module, call)).__name__ if self.has_map else SummarisedAttention.__name__
             raise ValueError(
                 f"the attention of {type(module).__name__} is not finite: {name} is far too noisy for "
@@ -151,22 +152,24 @@ class _Fitted(_Attention):
 
 
 class _Summarised(_Attention):
-    """Attention by summaries; causal layers are refused."""
+    """Attention by summaries. A single query of a decoder is exact: it reads each key once."""
 
     has_map = False
 
     @override
     def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
-        return attention(
-            call.query,
+        query, paired = call.rows()
+        output = attention(
+            query,
             call.key,
             call.value,
             SummarisedAttention(),
-            is_causal=call.is_causal and call.query.shape[2] > 1,
+            is_causal=paired,
             key_padding_mask=call.ignore,
-            query_padding_mask=call.ignore if call.is_self else None,
+            query_padding_mask=call.padding_of_rows(),
             scale=call.scale,
         )
+        return output[:, :, -call.query.shape[2] :]
 
 
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
@@ -180,6 +183,11 @@ add(FITTED, _Fitted())
 add(SUMMARISED, _Summarised())
 
 
+def _is_finite(output: Tensor) -> bool:
+    """Return whether all outputs are finite; a sum is far faster than a look at each."""
+    return math.isfinite(float(output.detach().sum())) or bool(output.isfinite().all())
+
+
 def _decodable(call: AttentionCall, dropout: float) -> bool:
     """Whether a state may be kept for later calls: causal, without gradients or dropout, and not compiled."""
     return call.is_causal and not (dropout or torch.is_grad_enabled() or torch.compiler.is_compiling())
@@ -188,14 +196,13 @@ def _decodable(call: AttentionCall, dropout: float) -> bool:
 def _decoded(module: nn.Module, call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
     """Attend from the state that is kept beside the cache, if there is one, and keep the next one."""
     watch(module)
-    feature_map.to(call.query.device)
-    kept = found(module)
+    kept, held = found(module, keys)
     if kept is not None and not kept.precedes(call, feature_map):
         kept = None
-    if kept is None and call.query.shape[2] == 1 < call.key.shape[2]:
-        return attend(
-            call, feature_map
-        )  # twice as fast as to build the state, which beam search would drop at once
+    if kept is None:
+        feature_map.to(call.query.device)
+        if call.query.shape[2] == 1 < call.key.shape[2] and not held:
+            return attend(call, feature_map)  # twice as fast as to build a state that no call would find
     return attend_and_keep(call, feature_map, kept, keys)
 
 

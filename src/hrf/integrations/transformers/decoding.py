@@ -1,20 +1,24 @@
 """Decoding beside Transformers' cache: the sums over its keys are kept, so that a step maps the new tokens only.
 
 Attention gets all keys of the cache at every step, and to map them anew takes time that grows with their number. The
-state after the last key is therefore attached to the tensor of keys that the cache holds (`keep`), and lives as long as
-that. Before the next call of the module a hook looks the tensor up in the cache (`watch`), where it is replaced or
-written to right after. Keys that were cropped, reordered, selected or changed are other tensors or other versions: they
-have no state, and are mapped anew.
+state after the last key is therefore attached to the tensor of keys that the cache holds (`attend_and_keep`), and lives
+as long as that. Before the next call of the module a hook looks the tensor up in the cache (`watch`), where it is
+replaced or written to right after, and the call takes the state over, to be written in place. Beam search reorders
+caches: their states are reordered with them. Keys that were copied, cropped, selected or changed are other tensors or
+other versions: they have no state, and are mapped anew.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.cache_utils import CacheLayerMixin
 
 from hrf._attention import AttentionState
 from hrf.features.base import FeatureMap
@@ -24,14 +28,15 @@ __all__ = ["Kept", "attend_and_keep", "found", "watch"]
 
 _ATTRIBUTE = "hrf_state"  # of a tensor of keys
 
-_last = threading.local()  # the module whose call has begun, and what its cache held
+_last = threading.local()  # the module whose call has begun, its layer of the cache, and the state of that
 
 
-class Kept(NamedTuple):
-    """The state after the keys of a tensor; never written to.
+@dataclass
+class Kept:
+    """The state after the keys of a tensor, until a call takes it over.
 
     Attributes:
-        tensors: the state itself (`AttentionState.tensors`).
+        state: the state itself; ``None`` once it is taken.
         feature_map: the map of the module.
         length: number of keys.
         ignore: which of them were ignored, ``(B, length)``, or ``None``.
@@ -39,7 +44,7 @@ class Kept(NamedTuple):
         version: count of in-place operations on the tensor so far; −1 where PyTorch does not count them.
     """
 
-    tensors: dict[str, Tensor]
+    state: AttentionState | None
     feature_map: FeatureMap
     length: int
     ignore: Tensor | None
@@ -47,11 +52,18 @@ class Kept(NamedTuple):
     version: int
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Kept:
-        return self  # copies of a cache continue from the same state
+        """Leave the state to the original: a copy of a tensor counts in-place operations anew."""
+        return replace(self, state=None)
+
+    def reordered(self, index: Tensor, keys: Tensor) -> Kept:
+        """Return the state for the batch elements ``index``, which ``keys`` holds."""
+        assert self.state is not None
+        ignore = None if self.ignore is None else self.ignore.index_select(0, index)
+        return replace(self, state=self.state.reorder(index), ignore=ignore, version=_version(keys))
 
     def precedes(self, call: AttentionCall, feature_map: FeatureMap) -> bool:
         """Return whether the queries of a call belong to the keys that follow."""
-        if (self.feature_map, self.scale) != (feature_map, call.scale):
+        if self.feature_map is not feature_map or self.scale != call.scale:
             return False
         if self.length + call.query.shape[2] != call.key.shape[2]:
             return False
@@ -59,6 +71,11 @@ class Kept(NamedTuple):
         if before is None or self.ignore is None:
             return (before is None or not bool(before.any())) and self.ignore is None
         return torch.equal(before, self.ignore)
+
+    def taken(self) -> AttentionState | None:
+        """Hand the state over."""
+        state, self.state = self.state, None
+        return state
 
 
 def watch(module: nn.Module) -> None:
@@ -73,16 +90,32 @@ def _look(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         return
     cache, index = kwargs.get("past_key_values"), getattr(module, "layer_idx", None)
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-    keys = getattr(layers[index], "keys", None) if index is not None and index < len(layers) else None
-    kept = getattr(keys, _ATTRIBUTE, None)
-    _last.module, _last.kept = module, kept if kept and kept.version == _version(keys) else None
+    layer = layers[index] if index is not None and index < len(layers) else None
+    _last.module, _last.layer, _last.kept = module, layer, _kept(getattr(layer, "keys", None))
 
 
-def found(module: nn.Module) -> Kept | None:
-    """Return the state of the keys that were in the cache of the module before the present call, once."""
-    kept = getattr(_last, "kept", None) if getattr(_last, "module", None) is module else None
-    _last.module = _last.kept = None
-    return kept
+def _kept(keys: Tensor | None) -> Kept | None:
+    """Return the state of a tensor of keys, if it has one and has not changed since."""
+    kept: Kept | None = getattr(keys, _ATTRIBUTE, None)
+    return None if kept is None or kept.state is None or kept.version != _version(keys) else kept
+
+
+def found(module: nn.Module, keys: Tensor) -> tuple[Kept | None, bool]:
+    """Look at the cache of a module in its present call, once.
+
+    Args:
+        module: the module.
+        keys: the tensor of keys as the cache returned it.
+
+    Returns:
+        The state of the keys that were there before the call, or ``None``; and whether the cache holds ``keys`` itself,
+        so that a state that is attached to it will be found.
+    """
+    if getattr(_last, "module", None) is not module:
+        return None, False
+    kept, held = _last.kept, getattr(_last.layer, "keys", None) is keys
+    _last.module = _last.layer = _last.kept = None
+    return kept, held
 
 
 def _version(tensor: Tensor | None) -> int:
@@ -99,16 +132,32 @@ def attend_and_keep(call: AttentionCall, feature_map: FeatureMap, kept: Kept | N
         keys: the tensor of keys as the cache returned it.
     """
     length, width = call.query.shape[2], call.key.shape[2]
-    state = AttentionState(feature_map.with_fixed_centres(), scale=call.scale)
-    query, new = call.query, slice(None)
-    if kept is not None:
-        state.load(kept.tensors)
-        new = slice(width - length, None)
+    state = None if kept is None else kept.taken()
+    query, key, value, ignore = call[:4]
+    if state is not None:
+        key, value = (u[:, :, width - length :] for u in (key, value))
+        ignore = None if ignore is None else ignore[:, width - length :]
     else:
+        state = AttentionState(feature_map.with_fixed_centres(), scale=call.scale)
         # Queries for the keys before the first query; their outputs are dropped.
         query = F.pad(query, (0, 0, width - length, 0))
-    ignore = None if call.ignore is None else call.ignore[:, new]
-    output = state.prefill(query, call.key[:, :, new], call.value[:, :, new], key_padding_mask=ignore)
-    after = Kept(state.tensors(), feature_map, width, call.ignore, call.scale, _version(keys))
-    setattr(keys, _ATTRIBUTE, after)
-    return output[:, :, -length:]
+    output = state.prefill(query, key, value, key_padding_mask=ignore)
+    setattr(keys, _ATTRIBUTE, Kept(state, feature_map, width, call.ignore, call.scale, _version(keys)))
+    return output[:, :, -length:] if output.shape[2] != length else output
+
+
+def _reorder_states() -> None:
+    """Let caches that are reordered, for beam search, reorder the states of their keys."""
+    original = CacheLayerMixin.reorder_cache
+
+    @wraps(original)
+    def reordered(self: CacheLayerMixin, beam_idx: Tensor) -> None:
+        kept = _kept(self.keys)
+        original(self, beam_idx)  # type: ignore[arg-type]
+        if kept is not None and self.keys is not None:
+            setattr(self.keys, _ATTRIBUTE, kept.reordered(beam_idx.to(self.keys.device), self.keys))
+
+    CacheLayerMixin.reorder_cache = reordered  # type: ignore[method-assign]
+
+
+_reorder_states()

@@ -8,7 +8,7 @@ bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,8 @@ _WHY = "linear attention never forms the weight of a pair: it honours causality 
 
 # Arguments that change the weights, and that models of Transformers may pass.
 _REFUSED = ("position_bias", "softcap", "s_aux", "cache")
+
+_ATTRIBUTE = "hrf_ignored"  # of a mask: which keys to ignore, in a tuple
 
 
 def mask(
@@ -70,7 +72,10 @@ def mask(
     if kept is None:
         kept = torch.ones(batch_size, kv_offset + width, dtype=torch.bool, device=device)
     kept = kept[:, kv_offset : kv_offset + width]
-    return kept if is_causal else kept[:, None, None]
+    made = kept if is_causal else kept[:, None, None]
+    if not torch.compiler.is_compiling():
+        setattr(made, _ATTRIBUTE, (_ignored(kept),))  # once for all layers
+    return made
 
 
 class AttentionCall(NamedTuple):
@@ -123,7 +128,7 @@ class AttentionCall(NamedTuple):
         elif attention_mask.ndim == 2:
             causal = True
         elif attention_mask.dtype == torch.bool and attention_mask.shape[1:-1] == (1, 1):
-            causal, attention_mask = False, attention_mask[:, 0, 0]
+            causal = False
         else:
             raise ValueError(
                 f"attention_mask is a tensor of {attention_mask.dtype} and shape {tuple(attention_mask.shape)}; "
@@ -132,15 +137,12 @@ class AttentionCall(NamedTuple):
         ignore = None
         if attention_mask is not None:
             width = attention_mask.shape[-1]
-            key, value = key[:, :, :width], value[:, :, :width]
-            if torch.compiler.is_compiling() or not bool(
-                attention_mask.all()
-            ):  # graphs do not look at values
-                ignore = ~attention_mask.bool().expand(len(key), -1)
+            if width != key.shape[2]:
+                key, value = key[:, :, :width], value[:, :, :width]
+            ignore = _ignored(attention_mask)
+            ignore = None if ignore is None else ignore.expand(len(key), -1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        # Attention of a decoder to its encoder is not causal, and has lengths of its own.
-        crossed = any(getattr(module, name, False) for name in ("is_cross_attention", "is_decoder"))
-        is_self = query.shape[2] == key.shape[2] and (causal or not crossed)
+        is_self = query.shape[2] == key.shape[2] and (causal or not _is_crossed(module))
         return cls(query, key, value, ignore, causal, scale, is_self)
 
     def rows(self) -> tuple[Tensor, bool]:
@@ -150,6 +152,28 @@ class AttentionCall(NamedTuple):
         # Outputs of added queries are dropped.
         return F.pad(self.query, (0, 0, keys - length, 0)) if paired and keys > length else self.query, paired
 
+    def padding_of_rows(self) -> Tensor | None:
+        """Return which of the queries of `rows` are padding, ``(B, ·)``, or ``None`` if none is known to be."""
+        before = self.key.shape[2] - self.query.shape[2]
+        if self.is_self or before <= 0 or not self.rows()[1]:
+            return self.ignore if self.is_self else None
+        added = torch.arange(self.key.shape[2], device=self.key.device) < before
+        return added.expand(len(self.key), -1) if self.ignore is None else self.ignore | added
+
     def for_queries(self, tensor: Tensor) -> Tensor:
         """Repeat the heads of keys or values, one per query head."""
         return tensor.repeat_interleave(self.query.shape[1] // tensor.shape[1], 1)
+
+
+def _ignored(attended: Tensor) -> Tensor | None:
+    """Return which keys to ignore, ``(B, S)``, or ``None`` if there are none; read from the mask if it was noted."""
+    compiling = torch.compiler.is_compiling()  # graphs do not look at values
+    if not compiling and (noted := getattr(attended, _ATTRIBUTE, None)):
+        return cast("Tensor | None", noted[0])
+    attended = attended if attended.ndim == 2 else attended[:, 0, 0]
+    return None if not compiling and bool(attended.all()) else ~attended.bool()
+
+
+def _is_crossed(module: nn.Module) -> bool:
+    """Return whether a module may attend from a decoder to its encoder, which has a length of its own."""
+    return any(getattr(module, name, False) for name in ("is_cross_attention", "is_decoder"))
