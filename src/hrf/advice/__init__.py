@@ -1,8 +1,9 @@
 """`advise`: find the feature map for given data and a budget, by fitting every family and measuring held-out errors.
 
 Read in this order: ``advisor.py`` (the function), ``candidates.py`` (families of maps), ``builder.py`` (the
-largest map within a budget), ``cost.py`` and ``errors.py`` (cost and error of a map), ``findings.py`` and
-``result.py`` (the records), then ``wording.py``, ``figure.py`` and ``page.py`` (the report).
+largest map within a budget), ``cost.py`` and ``errors.py`` (cost and error of a map), ``summaries.py`` (summarised
+attention, which is no map), ``findings.py`` and ``result.py`` (the records), then ``wording.py``, ``figure.py`` and
+``page.py`` (the report).
 """
 
 from hrf.advice.advisor import advise

@@ -15,6 +15,7 @@ from hrf.advice.data import Data
 from hrf.advice.errors import OBJECTIVES, Objective, Problem, predicted_error
 from hrf.advice.findings import Candidate, Settings
 from hrf.advice.result import Advice
+from hrf.advice.summaries import find_summaries
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive
 
@@ -142,9 +143,9 @@ def _ranked(
         known = candidate.predicted if settings.objective == "kernel" else None
         return candidate.high if known is None else known, candidate.flops
 
-    return Advice(
-        sorted(ranking, key=score), sorted(beyond, key=score), problem.uniform(), left_out, settings
-    )
+    ranked, others = sorted(ranking, key=score), sorted(beyond, key=score)
+    summarised = find_summaries(problem, _reference(settings), settings.length)
+    return Advice(ranked, others, problem.uniform(), left_out, settings, summarised)
 
 
 def _nothing_to_rank(settings: Settings, beyond: list[Candidate], left_out: dict[str, str]) -> str:
@@ -157,18 +158,22 @@ def _nothing_to_rank(settings: Settings, beyond: list[Candidate], left_out: dict
 
 def _builder(settings: Settings, fit: Data, timed: Tensor) -> Builder:
     """Collect what candidates are built from."""
-    generator = Generator().manual_seed(settings.seed)
-    reference = Positive(settings.dim, n_projections=settings.budget // 2, generator=generator)
     return Builder(
         fit.queries[:_FITTED],
         fit.keys[:_FITTED],
         fit.problem(settings.objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
         settings.budget,
         settings.unit,
-        cost_in(settings.unit, reference, timed),
+        cost_in(settings.unit, _reference(settings), timed),
         settings.seed,
         settings.most_features,
     )
+
+
+def _reference(settings: Settings) -> Positive:
+    """Return the map that costs as much as the budget allows."""
+    generator = Generator().manual_seed(settings.seed)
+    return Positive(settings.dim, n_projections=settings.budget // 2, generator=generator)
 
 
 def _measure(proposal: Proposal, problem: Problem, timed: Tensor, settings: Settings) -> Candidate:

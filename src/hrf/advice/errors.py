@@ -76,6 +76,10 @@ class Problem:
             draws.append(self._score(other.redraw_(generator)))
         return _jackknife(torch.stack(draws), self._statistic)
 
+    def error_of(self, estimated: Tensor) -> float:
+        """Return the relative error of given outputs ``(L, d_v)``, or weights ``(L, S)``."""
+        return float(relative_errors(estimated.to(self._exact), self._exact))
+
     def uniform(self) -> float:
         """Return the error of attention that ignores queries and keys: all weights of a row are equal."""
         if self.objective == "kernel":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hrf.advice.cost import Unit
 from hrf.advice.errors import Objective
+from hrf.advice.summaries import SummaryFinding
 from hrf.features.base import FeatureMap
 
 __all__ = ["Candidate", "Findings", "Settings"]
@@ -109,6 +110,7 @@ class Findings:
     uniform: float
     left_out: dict[str, str]
     settings: Settings
+    summarised: SummaryFinding | None = None
 
     def expected_error(self, candidate: Candidate) -> float:
         """Return `Candidate.expected_error` for the objective of the settings."""

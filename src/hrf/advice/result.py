@@ -27,6 +27,8 @@ class Advice(Findings):
         uniform: the error of attention that ignores queries and keys.
         left_out: why a candidate is missing, by name.
         settings: the arguments of `advise`, and facts about the data.
+        summarised: summarised attention, which is no map, at the cost of attention within the budget; ``None`` without
+            values, with fewer than 512 queries or keys, or with a ``length`` below 256.
     """
 
     @property
@@ -55,6 +57,7 @@ class Advice(Findings):
             "ranking": [_plain(c) for c in self.ranking],
             "beyond": [_plain(c) for c in self.beyond],
             "uniform": _finite(self.uniform),
+            "summarised": self.summarised and {k: _finite(v) for k, v in vars(self.summarised).items()},
             "left_out": self.left_out,
             "warning": self.warning,
         }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from hrf.advice.findings import Candidate, Findings
+from hrf.advice.summaries import SummaryFinding
 from hrf.report.number_format import count, number
 
 __all__ = ["HEADER", "cells", "legend", "sentences", "uniform_cells", "warning"]
@@ -91,7 +94,16 @@ def sentences(found: Findings) -> list[str]:
         texts.append(
             f"Nearly as good with {c.flops / best.flops:.0%} of the FLOPs: {c.name}, {number(c.error)}."
         )
-    return texts
+    return texts if found.summarised is None else [*texts, _summarised(found.summarised, s.budget)]
+
+
+def _summarised(finding: SummaryFinding, budget: int) -> str:
+    tolerance = "math.inf" if math.isinf(finding.tolerance) else f"{finding.tolerance:g}"
+    return (
+        f"Without a map (not causal): hrf.SummarisedAttention(tolerance={tolerance}) has error "
+        f"{number(finding.error)}, with {finding.exact_share:.1%} of pairs exact and {finding.relative_cost:.2g} times "
+        f"the FLOPs of attention with {budget} positive features."
+    )
 
 
 def _spread(found: Findings) -> str:
