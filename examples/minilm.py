@@ -2,20 +2,19 @@
 
 MiniLM-L6 (6 layers × 12 heads, d = 32) turns a text into a vector. Maps are fitted to 12 passages of WikiText-2's
 training text; then 50 passages of its test text, of 256 to 512 tokens, are embedded by the exact model and by the
-converted one. A cosine of 1 says that nothing was lost.
+converted one. A cosine of 1 says that nothing was lost. Summarised attention, which is not fitted, has parts of its
+own: ``minilm_summarised.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from time import perf_counter
 from typing import Any, NamedTuple
 
 INSTALL = "pip install 'hybrid-random-features[bench]'"
@@ -29,6 +28,8 @@ try:
 
     import hrf
     from benchmarks import minilm
+    from benchmarks.timing import best_times
+    from examples import minilm_summarised as summarised
     from hrf.integrations.transformers import convert
     from hrf.integrations.transformers.convert import FITS
     from hrf.report import folder, table, write
@@ -65,12 +66,9 @@ def passages(tokenizer: Any, split: str, lengths: Sequence[int]) -> list[Tensor]
     return [minilm.encode(tokenizer, text, tokens) for text, tokens in zip(texts, lengths, strict=True)]
 
 
-@torch.inference_mode()
-def embeddings(model: Any, batches: Sequence[Tensor]) -> Tensor:
-    """Return the mean of each passage's last hidden states, normalised: ``(passages, width)``."""
-    steps = track(batches, description="embedding", console=Console(stderr=True), transient=True)
-    means = [model(input_ids=ids).last_hidden_state.mean(1) for ids in steps]
-    return F.normalize(torch.cat(means), dim=-1)
+def shown(batches: Sequence[Tensor]) -> Iterable[Tensor]:
+    """Iterate over batches, with a progress bar."""
+    return track(batches, description="embedding", console=Console(stderr=True), transient=True)
 
 
 def measure_quality() -> dict[str, dict[str, float]]:
@@ -80,13 +78,13 @@ def measure_quality() -> dict[str, dict[str, float]]:
     fit = passages(tokenizer, "train", [LONGEST] * FIT_PASSAGES)
     lengths = torch.linspace(SHORTEST, LONGEST, TEST_PASSAGES).int().tolist()
     test = passages(tokenizer, "test", lengths)
-    exact = embeddings(model, test)
+    exact = minilm.embeddings(model, shown(test))
     found = {}
     for candidate in CANDIDATES:
         report = convert(
             model, fit, feature_map=candidate.feature_map, test_batches=test[:: TEST_PASSAGES // MEASURED]
         )
-        cosines = (embeddings(model, test) * exact).sum(-1)
+        cosines = (minilm.embeddings(model, shown(test)) * exact).sum(-1)
         found[candidate.name] = {
             "mean": float(cosines.mean()),
             "least": float(cosines.min()),
@@ -139,31 +137,20 @@ def show_times(console: Console, found: dict[str, dict[str, float]]) -> None:
     console.print(table(header, rows, title="Exact attention takes … times as long"))
 
 
-PARTS = {"quality": (measure_quality, show_quality), "times": (measure_times, show_times)}
+# Name: what measures, and what prints.
+PARTS: dict[str, tuple[Callable[[], Any], Callable[[Console, Any], None]]] = {
+    "quality": (measure_quality, show_quality),
+    "times": (measure_times, show_times),
+    "summarised": (summarised.measure_passages, summarised.show_passages),
+    "long": (summarised.measure_long, summarised.show_long),
+}
 
 
-def record(path: Path, part: str, found: dict[str, dict[str, float]]) -> None:
-    """Write the numbers of one part to the file, which keeps the numbers of the other."""
+def record(path: Path, part: str, found: Any) -> None:
+    """Write the numbers of one part to the file, which keeps the numbers of the others."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     folder(path.parent)
     write(path, (json.dumps(known | {part: found}, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def best_times(
-    calls: dict[str, Callable[[], Tensor]], rounds: int = 3, budget: float = 5.0
-) -> dict[str, float]:
-    """Return the shortest time per call, measured in alternation so that other load hits all calls alike.
-
-    At least ``rounds`` rounds, and more until ``budget`` seconds have passed.
-    """
-    best, begin = dict.fromkeys(calls, math.inf), perf_counter()
-    while rounds > 0 or perf_counter() - begin < budget:
-        rounds -= 1
-        for name, call in calls.items():
-            start = perf_counter()
-            call()
-            best[name] = min(best[name], perf_counter() - start)
-    return best
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -171,15 +158,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m examples.minilm",
         description="Text embeddings of MiniLM-L6 with its attention replaced by linear attention.",
-        epilog="The text is read from $HRF_DATA/wikitext2, by default ../shared/data/wikitext2.",
+        epilog="Texts are read from $HRF_DATA/wikitext2 and $HRF_DATA/ptb, by default below ../shared/data.",
     )
-    parser.add_argument("part", nargs="*", default=[*PARTS], help="quality, times, or both (default)")
+    parser.add_argument("part", nargs="*", default=[*PARTS], help=f"{', '.join(PARTS)}; default: all")
     parser.add_argument(
         "--out", type=Path, default=Path("results"), help="folder for minilm.json (default: %(default)s)"
     )
     args = parser.parse_args(argv)
     if unknown := set(args.part) - set(PARTS):
-        parser.error(f"unknown part {', '.join(sorted(unknown))}; expected quality or times")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; expected {', '.join(PARTS)}")
     console = Console()
     if not console.is_terminal:
         console.width = 150  # a pipe or a file has room
