@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality example-minilm example-sampled-softmax \
+.PHONY: demo reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -75,6 +75,9 @@ bench-compare: $(VENV)/.bench   ## speed of this source tree against another: ma
 
 bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Transformer
 	$(BIN)/python -m benchmarks.quality --out $(OUT)
+
+bench-field: $(VENV)/.bench   ## summarised attention beside other methods, at equal FLOPs and at equal time
+	$(BIN)/python -m benchmarks.field --out $(OUT)
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm --out $(OUT)

@@ -1,4 +1,4 @@
-"""All experiments by name, in the order of the paper."""
+"""All experiments by name, in the order of the paper; the package's docstring lists the files of a new one."""
 
 from __future__ import annotations
 

@@ -60,9 +60,12 @@ def _draw_ratios(axes: Axes, settings: Settings, results: Results) -> None:
     for n, colour in zip(settings.n_coefficient_projections, PALETTE, strict=False):
         part = results[f"n = {n}"]
         ratio = [share / bound for share, bound in zip(part["exact"], part["printed"], strict=True)]
-        axes.plot(grid, ratio, color=colour, linewidth=2, label=f"n = {n}")
-        if part["crossing"] is not None and part["crossing"] <= grid[-1]:
-            _mark(axes, part["crossing"], colour)
+        crossing, label = part["crossing"], f"n = {n}"
+        if crossing is not None and crossing > grid[-1]:
+            label += f", violated from r = {crossing:.2f}"
+        axes.plot(grid, ratio, color=colour, linewidth=2, label=label)
+        if crossing is not None and crossing <= grid[-1]:
+            _mark(axes, crossing, colour)
     axes.set_ylim(0.3, axes.get_ylim()[1])
     axes.axhspan(1, axes.get_ylim()[1], color="#D55E00", alpha=0.08, linewidth=0)
     axes.text(1.05, 1.02, "theorem violated", size=9, color="#a83a00", va="bottom")

@@ -54,7 +54,7 @@ def _draw_slices(axes: Axes, settings: Settings, slices: dict[str, Any], name: s
         style: dict[str, Any] = {"color": COLOURS[name], "alpha": shade}
         axes.plot(angles, exact, linewidth=2, label=f"r = {radius:g}", **style)
         axes.plot(angles, points, "o", markersize=4, mec="white", mew=0.5, **style)
-    axes.set_ylim(1e-5, 3e4)
+    axes.set_ylim(1e-5, 2e5)
     log_axis(axes)
     angle_axis(axes)
     axes.legend(frameon=False, fontsize=9, loc="lower center", ncols=3, columnspacing=1)
