@@ -11,7 +11,7 @@ from attention.summarised.cases import exact, random_heads
 from hrf._attention.summarised import engine
 from hrf._attention.summarised.compiled import Compiled, serves
 from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.plan import log_errors, log_weights
+from hrf._attention.summarised.plan import log_errors, log_limits, log_weights
 from hrf._attention.summarised.read import read
 from hrf._attention.summarised.statistics import clusters_of, groups_of
 
@@ -74,7 +74,7 @@ def test_exact_keys_are_those_above_the_tolerance():
     groups = groups_of(heads, plan.groups)
     clusters = clusters_of(heads, plan.clusters, groups.metric)
     weights = log_weights(groups.mean, clusters, plan.clusters.filled)
-    bound = (tolerance / heads.keys.sum(-1)).log()[:, None, None, None]
+    bound = log_limits(torch.tensor(tolerance), heads.keys.sum(-1))[:, None, None, None]
     errors, chosen = log_errors(weights, groups.width, clusters) - bound, plan.is_exact(slice(None))
     near = 0.05 * math.log(2)  # of the approximation of log √expm1
     assert not (chosen & (errors < -near)).any()

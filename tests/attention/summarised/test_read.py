@@ -57,13 +57,15 @@ def test_exact_keys_are_those_above_the_tolerance():
     clusters = clusters_of(heads, plan.clusters, groups.metric)
     counts = []
     for n, tolerance in enumerate((0.7, 2.0)):
+        keys = int(heads.keys[n].sum())
+        limit = tolerance / keys * (keys / 512) ** 0.25
         for i in range(4):
             weights = (heads.y[n] @ groups.mean[n, i]).masked_fill(~heads.keys[n], -torch.inf).softmax(0)
             expected = set()
             for c, tokens in enumerate(members(plan.clusters, n)):
                 variance = groups.width[n, i] * clusters.spread[n, c, : len(tokens)]
                 error = weights[tokens] * variance.expm1().sqrt()
-                expected |= set(tokens[error >= tolerance / int(heads.keys[n].sum())].tolist())
+                expected |= set(tokens[error >= limit].tolist())
             assert exact_keys(plan, n, i) == expected
             counts.append(len(expected))
     assert min(counts) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from hrf import tuning
 from hrf._attention import loops
 from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.plan import Plan
+from hrf._attention.summarised.plan import Plan, log_limits
 from hrf._attention.summarised.tree import Parts
 
 __all__ = ["Compiled", "serves"]
@@ -102,7 +103,7 @@ class Compiled:
         self._sizes = torch.zeros(n, n_groups, dtype=torch.long)
         self.out = heads.x.new_zeros(n, length, width)
         counts, key_counts = heads.queries.sum(-1), heads.keys.sum(-1)
-        limits, some = tolerance / key_counts.clamp(min=1), len(self._buffers.x)
+        limits, some = log_limits(tolerance, key_counts) / math.log(2), len(self._buffers.x)
         exact = []
         for first in range(0, n, some):
             own = slice(first, min(first + some, n))
@@ -151,7 +152,7 @@ class Compiled:
             *(t[heads] for t in of_queries),
             keys,
             *(t[heads] for t in of_keys),
-            limits[heads].log2().to(keys.dtype),
+            limits[heads].to(keys.dtype),
             self.out[heads],
             self._sizes[heads],
         )

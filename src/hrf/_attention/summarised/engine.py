@@ -111,7 +111,7 @@ def _summarised(
     else:
         plan = make_plan(scaled, n_groups, n_clusters, tolerance)
         output, share = read(scaled, plan), _share(plan)
-    error = tolerance if plan is None or not reported else predicted_error(scaled, plan)
+    error = tolerance if plan is None or not reported else predicted_error(scaled, plan, output.detach())
     return output, _Account(tolerance, share, error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,18 @@ from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.statistics import KeyClusters, QueryGroups, clusters_of, covariance, groups_of
 from hrf._attention.summarised.tree import Parts, balanced_parts, root_of_metric
 
-__all__ = ["Plan", "blocks_of_groups", "exact_plan", "log_errors", "log_weights", "make_plan", "make_trees"]
+__all__ = [
+    "Plan",
+    "blocks_of_groups",
+    "exact_plan",
+    "log_errors",
+    "log_limits",
+    "log_weights",
+    "make_plan",
+    "make_trees",
+]
+
+USUAL = 512  # keys for which a tolerance of 1 allows 1/512 per key
 
 
 class Plan(NamedTuple):
@@ -74,6 +86,16 @@ def log_errors(weights: Tensor, width: Tensor, clusters: KeyClusters) -> Tensor:
     return weights - weights.flatten(2).logsumexp(-1)[..., None, None] + deviation
 
 
+def log_limits(tolerance: Tensor, n_keys: Tensor) -> Tensor:
+    """Return log(τ/S · ⁴√(S/512)), the largest relative error that the summary of one of S keys may have.
+
+    Errors of S keys add up to √S times the error of one, or less: at τ/S the output would get better with the length,
+    and the share of exact pairs would stay. The root lets that share fall, and the error stay where it is.
+    """
+    count = n_keys.clamp(min=1).to(tolerance.dtype)
+    return tolerance.log() - 0.75 * count.log() - 0.25 * math.log(USUAL)
+
+
 def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Parts, QueryGroups, KeyClusters]:
     """Group the queries in the metric of the keys, and cluster the keys in the metric of the residuals."""
     root = root_of_metric(covariance(heads.y, heads.keys))
@@ -89,11 +111,11 @@ def exact_plan(
 ) -> Plan:
     """Choose the exact pairs; ``tolerance (N,)`` is τ per head.
 
-    Key j is exact for group i where share · √expm1(γᵢd²ⱼ) ≥ τ / S, S the number of keys.
+    Key j is exact for group i where the share of the mass times √expm1(γᵢd²ⱼ) is at least the limit.
     """
     of_queries, of_keys = trees
     n, n_groups, _ = of_queries.tokens.shape
-    bound = (tolerance / of_keys.filled.sum((1, 2))).log()[:, None, None, None]
+    bound = log_limits(tolerance, of_keys.filled.sum((1, 2)))[:, None, None, None]
     rows, places = [], []
     for block in blocks_of_groups(n_groups, of_keys.tokens.numel()):
         weights = log_weights(groups.mean[:, block], clusters, of_keys.filled)
