@@ -35,24 +35,25 @@ def causal_attention(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     """Return ``(B, H, L, d_v)``."""
     tolerance, tokens = checked(method), tokens_of(inputs)
     if method.report is None or not len(inputs.query):
-        return in_heads(causal_outputs(tokens, tolerance), len(inputs.query))
+        return in_heads(causal_outputs(tokens, tolerance), inputs)
     found = attend(tokens, tolerance)
     output = outputs_of(found, tokens)
     method.report.add(_account(tokens, found, output, tolerance, len(inputs.query)))
-    return in_heads(output, len(inputs.query))
+    return in_heads(output, inputs)
 
 
 def causal_outputs(tokens: Tokens, tolerance: float) -> Tensor:
     """Return outputs ``(N, L, groups, d_v)``."""
+    if not tokens.x.numel():
+        return tokens.x.new_zeros(*tokens.x.shape[:3], tokens.v.shape[-1])
     if tokens.x.shape[1] > CHUNK and serves(tokens):
         return attend_compiled(tokens, tolerance)
     return outputs_of(attend(tokens, tolerance), tokens)
 
 
-def in_heads(output: Tensor, batch: int) -> Tensor:
+def in_heads(output: Tensor, inputs: Inputs) -> Tensor:
     """Bring ``(N, L, groups, d_v)`` to ``(B, H, L, d_v)``."""
-    n, length, groups, width = output.shape
-    return output.view(batch, n // max(1, batch), length, groups, width).movedim(3, 2).flatten(1, 2)
+    return output.view(*inputs.key.shape[:2], *output.shape[1:]).movedim(3, 2).flatten(1, 2)
 
 
 def tokens_of(inputs: Inputs) -> Tokens:

@@ -74,7 +74,7 @@ class SummarisedState:
         else:
             self._check_size(tokens, inputs.key.shape[1])
             output = self._resumed(tokens)
-        return inputs.restored(in_heads(output, len(inputs.query)))
+        return inputs.restored(in_heads(output, inputs))
 
     def step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend from the next token to all so far: `prefill` without the axis of length."""
