@@ -73,12 +73,12 @@ def decoding(length: int, tolerance: float) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def measure(lengths: Sequence[int] = LENGTHS, tolerance: float = 1.0) -> dict[str, Any]:
+def measure(tolerance: float = 1.0) -> dict[str, Any]:
     """Return the numbers of every length."""
     found = {}
     with progress("causal") as advance:
-        for done, length in enumerate(lengths):
-            advance(f"{length:,} tokens", done, len(lengths))
+        for done, length in enumerate(LENGTHS):
+            advance(f"{length:,} tokens", done, len(LENGTHS))
             found[str(length)] = decoding(length, tolerance)
             if length <= LONGEST:
                 found[str(length)] |= whole(length, tolerance)

@@ -1,7 +1,8 @@
 """Write the tables of README.md and of the docs from measured results: ``make readme``.
 
 The results are the JSON files in ``benchmarks/results``, as `make bench`, `make bench-attention-quality`,
-`make bench-field`, `make example-minilm` and ``python -m examples.speech_quality`` write them. A table stands on its
+`make bench-field`, `make example-minilm`, ``python -m examples.speech_quality`` and
+``python -m benchmarks.causal_summaries`` write them. A table stands on its
 page between two comments with its name.
 """
 
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import causal_summaries
 from benchmarks.field.table import HEADINGS, rows
 from benchmarks.minilm import TEXTS
 
@@ -180,6 +182,11 @@ def speech(result: dict[str, Any]) -> str:
     return table(["attention", "mean cosine", "smallest", "pairs exact", "ratings differ by at most"], lines)
 
 
+def causal(result: dict[str, Any]) -> str:
+    """Tabulate causal summarised attention, and steps of decoding."""
+    return table(causal_summaries.HEADINGS, causal_summaries.rows(result))
+
+
 def field(result: dict[str, Any], length: int, kind: str) -> str:
     """Tabulate methods of the field at equal FLOPs or at equal time."""
     return table(HEADINGS, list(rows(result["lengths"][str(length)], result["size_counts"], kind, length)))
@@ -203,6 +210,7 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
         "passages": ("minilm.json", passages),
         "long passages": ("minilm.json", long_passages),
         "speech": ("speech_quality.json", speech),
+        "causal": ("causal_summaries.json", causal),
         **{
             f"field, {length} tokens, equal {kind}": ("field.json", partial(field, length=length, kind=kind))
             for length in (512, 4096)
