@@ -16,7 +16,9 @@ def test_measures_lengths_and_records_them(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(benchmark, "LENGTHS", (150, 400))
     monkeypatch.setattr(benchmark, "LONGEST", 150)
     monkeypatch.setattr(benchmark, "STEPS", 3)
-    monkeypatch.setattr(benchmark, "best_times", lambda calls, **_: {name: float(len(name)) for name in calls})
+    monkeypatch.setattr(
+        benchmark, "best_times", lambda calls, **_: {name: float(len(name)) for name in calls}
+    )
     assert benchmark.main(["--out", str(tmp_path)]) == 0
     recorded = json.loads((tmp_path / "causal_summaries.json").read_text())["lengths"]
     assert [*recorded] == ["150", "400"]
