@@ -15,7 +15,7 @@ from hrf._attention.inputs import Inputs
 from hrf._attention.visible import Visible, of_all
 from hrf.features.base import FeatureMap
 
-__all__ = ["Carry", "Past", "prepare"]
+__all__ = ["Carry", "Past", "prepare", "values_so_far"]
 
 
 class Past(NamedTuple):
@@ -86,7 +86,7 @@ def prepare(
         rule,
         resumed=carry is not None,
         past=past,
-        visible=_visible(inputs, feature_map, carry),
+        visible=values_so_far(inputs, feature_map, carry),
     )
     if carry is None:
         shape = *inputs.key.shape[:2], feature_map.feature_dim, inputs.value.shape[-1] + 1
@@ -97,7 +97,7 @@ def prepare(
     return call, (*inputs[:3], state, scale, None, None)
 
 
-def _visible(inputs: Inputs, feature_map: FeatureMap, carry: Carry | None) -> Visible:
+def values_so_far(inputs: Inputs, feature_map: FeatureMap, carry: Carry | None) -> Visible:
     """Describe the values of the keys before a call, ``(N, 1, ·)``."""
     if carry is None:
         no_keys = inputs.value[:, :, :0].detach()
