@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from hrf._attention.inputs import Inputs
 from hrf._attention.visible import Visible, of_all
 from hrf.features.base import FeatureMap
 
-__all__ = ["Carry", "Past", "prepare", "values_so_far"]
+__all__ = ["Carry", "Past", "add_scaled", "prepare", "values_so_far"]
 
 
 class Past(NamedTuple):
@@ -63,6 +63,26 @@ class Carry(NamedTuple):
         """Return all tensors by name."""
         past = {} if self.past is None else self.past._asdict()
         return {**dict(zip(self._fields[:-1], self[:-1], strict=True)), **past}
+
+
+    def emptied(self) -> Carry:
+        """Return the carry of no keys, of the same shapes."""
+        state, moments, total = (torch.zeros_like(t) for t in (self.state, self.moments, self.total))
+        scale, low = torch.full_like(self.scale, LOWEST), torch.full_like(self.low, torch.inf)
+        return Carry(state, scale, moments, total, low, -low)
+
+    def plus(self, other: Carry) -> Carry:
+        """Return the carry of the keys of both."""
+        state, scale = add_scaled((self.state, self.scale), (other.state, other.scale))
+        low, high = torch.minimum(self.low, other.low), torch.maximum(self.high, other.high)
+        return Carry(state, scale, self.moments + other.moments, self.total + other.total, low, high)
+
+
+def add_scaled(first: Sequence[Tensor], second: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Add sums with log scales, on the larger of their scales; `LOWEST` is the scale of nothing."""
+    scale = torch.maximum(first[1], second[1])
+    own, other = (values * (at - scale).exp() for values, at in (first, second))
+    return own + other, scale
 
 
 def prepare(
