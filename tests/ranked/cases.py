@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -89,6 +90,12 @@ def every_case(names: list[str]) -> dict[str, float]:
     return found
 
 
+def packings(size: int) -> dict[str, list[int]]:
+    """Starts of sequences: one over all ranks, many short ones with an empty one, and borders between ranks only."""
+    borders = [0, *accumulate(shares(size)["empty"])]
+    return {"one": [0, LENGTH], "short": [0, 3, 3, 6, 7, 11, LENGTH], "long": [0, 1, 12, LENGTH], "fitting": borders}
+
+
 def with_options(size: int) -> dict[str, float]:
     found = {}
     for name in ("trigonometric", "positive", "clustered shifted"):
@@ -111,6 +118,15 @@ def with_options(size: int) -> dict[str, float]:
             found[f"{label}, one token"] = compare(
                 inputs(1, length=1), phi, shares(size, 1)["even"], is_causal=causal
             )
+            for packing, starts in packings(size).items():
+                found[f"{label}, packed {packing}"] = compare(
+                    inputs(1, key_heads=2, length=LENGTH),
+                    phi,
+                    sizes["uneven" if packing == "short" else "empty"],
+                    mask=padding(1, LENGTH),
+                    is_causal=causal,
+                    cu_seqlens=torch.tensor(starts),
+                )
         found[f"{name}, other keys"] = compare(
             inputs(2, length=LENGTH, keys=17), phi, sizes["even"], shares(size, 17)["uneven"]
         )

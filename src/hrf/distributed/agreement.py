@@ -1,20 +1,23 @@
 """Agreement before ranks compute together: an error on one rank, or a difference, is a sentence on every rank.
 
-Each rank hands in a line of numbers: whether it failed, a hash of everything that has to be the same, and numbers of
-its own. Only if something is wrong, texts follow.
+Each rank hands in a line of numbers: whether it failed, a hash of everything that has to be the same, whether it wants
+gradients, and its length. Only if something is wrong, texts follow.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 
 from hrf.distributed.ranks import RankError, Ranks
 
-__all__ = ["agree", "digest"]
+__all__ = ["Description", "digest", "together"]
+
+Result = TypeVar("Result")
 
 _TEXT = 2048  # bytes of a text
 
@@ -27,29 +30,43 @@ def digest(*parts: bytes) -> int:
     return int.from_bytes(found.digest(), "little", signed=True)
 
 
-def agree(
-    ranks: Ranks,
-    failure: Exception | None = None,
-    claims: Mapping[str, str] | None = None,
-    numbers: Sequence[int] = (),
-) -> list[list[int]]:
-    """Return the numbers of every rank, or raise on every rank.
+class Description(NamedTuple):
+    """What a rank tells the others.
 
-    Args:
-        ranks: all ranks of the group call this.
-        failure: the error of this rank, raised here; other ranks raise a `RankError` with its text.
+    Attributes:
         claims: what has to be the same on every rank, by name.
-        numbers: the numbers of this rank, as many on each.
+        wants_gradients: whether autograd follows along on this rank.
+        length: number of tokens on this rank.
     """
-    texts = {} if claims is None else claims
-    marks = [digest(f"{name}: {text}".encode()) for name, text in texts.items()]
-    line = [int(failure is not None), digest(*(str(mark).encode() for mark in marks)), *numbers]
+
+    claims: Mapping[str, str] = {}
+    wants_gradients: bool = False
+    length: int = 0
+
+
+def together(
+    ranks: Ranks, work: Callable[[], Result], describe: Callable[[Result], Description]
+) -> tuple[Result, list[Description]]:
+    """Run ``work`` on every rank; if one raises, all raise, and if claims differ, too.
+
+    Returns:
+        The result of this rank, and the descriptions of all, without claims.
+    """
+    result, failure, own = None, None, Description()
+    try:
+        result = work()
+        own = describe(result)
+    except Exception as error:
+        failure = error
+    marks = (digest(name.encode(), text.encode()) for name, text in own.claims.items())
+    same = digest(*(str(mark).encode() for mark in marks))
+    line = [failure is not None, same, own.wants_gradients, own.length]
     lines = ranks.gather(torch.tensor(line, device=ranks.device), "agreement on a call").tolist()
-    if any(failed for failed, *_ in lines):
-        _raise_failures(ranks, failure, [rank for rank, (failed, *_) in enumerate(lines) if failed])
-    if len({same for _, same, *_ in lines}) > 1:
-        _raise_difference(ranks, texts)
-    return [own for _, _, *own in lines]
+    if failed := [rank for rank, line in enumerate(lines) if line[0]]:
+        _raise_failures(ranks, failure, failed)
+    if len({line[1] for line in lines}) > 1:
+        _raise_difference(ranks, own.claims)
+    return cast("Result", result), [Description({}, bool(wants), length) for _, _, wants, length in lines]
 
 
 def _raise_failures(ranks: Ranks, failure: Exception | None, failed: list[int]) -> None:

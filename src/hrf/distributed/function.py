@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from hrf._attention.carry import Carry
 from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.operator import uncompiled
-from hrf.distributed.agreement import agree
+from hrf.distributed.agreement import together
+from hrf.distributed.packed import attend_packed
 from hrf.distributed.ranks import Group, Ranks
-from hrf.distributed.shards import Shard
-from hrf.distributed.states import before, everywhere
+from hrf.distributed.shards import Shard, finished
+from hrf.distributed.states import meet
 from hrf.features.base import FeatureMap
 
 __all__ = ["attention"]
@@ -59,20 +63,29 @@ def attention(
         ``(..., H, L, d_v)``, this rank's part.
     """
     ranks = Ranks(group)
-    options = {"is_causal": is_causal, "key_padding_mask": key_padding_mask, "scale": scale}
+
+    def shard() -> Shard:
+        return Shard.of(
+            (query, key, value),
+            feature_map,
+            denominator,
+            is_causal=is_causal,
+            paired=is_causal or cu_seqlens is not None,
+            key_padding_mask=key_padding_mask,
+            scale=scale,
+        )
+
+    # Autocast would take matrix products to half precision.
     with torch.autocast(ranks.device.type, enabled=False):
-        failure, shard, carry = None, None, None
-        try:
-            shard = Shard.of((query, key, value), feature_map, denominator, paired=is_causal, **options)
-            carry = shard.written()
-        except Exception as error:
-            failure = error
-        claims = {} if shard is None or failure is not None else shard.claims()
-        wants = int(shard is not None and shard.wants_gradients())
-        told = agree(ranks, failure, claims, [wants])
-        assert shard is not None and carry is not None
-        if any(wants for (wants,) in told) and not carry.state.requires_grad:
-            carry = carry._replace(state=carry.state.detach().requires_grad_())
-        met = before(ranks, carry) if is_causal else everywhere(ranks, carry)
-        out = shard.attended(met)
-    return shard.inputs.restored(out)
+        return _attend(ranks, shard) if cu_seqlens is None else attend_packed(ranks, shard, cu_seqlens)
+
+
+def _attend(ranks: Ranks, make_shard: Callable[[], Shard]) -> Tensor:
+    def write() -> tuple[Shard, Carry]:
+        shard = make_shard()
+        return shard, shard.written()
+
+    (shard, carry), told = together(ranks, write, lambda found: found[0].described())
+    wants = any(other.wants_gradients for other in told)
+    met = meet(ranks, carry, is_causal=shard.is_causal, wants_gradients=wants)
+    return finished(ranks, shard.rule, lambda: shard.attended(met))

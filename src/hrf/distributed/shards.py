@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,26 +15,26 @@ from hrf._attention.dispatch import engine_for
 from hrf._attention.halves import read, write
 from hrf._attention.inputs import Inputs, check
 from hrf._attention.summarised.method import SummarisedAttention
+from hrf.distributed.agreement import Description, together
 from hrf.distributed.maps import fingerprint
+from hrf.distributed.ranks import Ranks
 from hrf.features.base import FeatureMap
 from hrf.numerics import check_finite
 
-__all__ = ["Shard"]
+__all__ = ["Shard", "finished"]
 
 
 class Shard(NamedTuple):
     """The tokens of one rank.
 
     Attributes:
-        inputs: as they were given.
-        rows: the same, a row per query and head of the map.
+        inputs: checked.
         feature_map: the map; with fixed centres where attention is causal.
         rule: for denominators.
         is_causal: whether queries see no later key.
     """
 
     inputs: Inputs
-    rows: Inputs
     feature_map: FeatureMap
     rule: Denominator
     is_causal: bool
@@ -59,38 +60,53 @@ class Shard(NamedTuple):
         check_finite(inputs.query, inputs.query, "query")
         if is_causal:
             feature_map = feature_map.with_fixed_centres()
-        return cls(inputs, inputs.for_map(feature_map), feature_map, Denominator.of(rule), is_causal)
+        return cls(inputs, feature_map, Denominator.of(rule), is_causal)
 
-    def claims(self) -> dict[str, str]:
-        """Describe what has to be the same on every rank."""
-        query, key, value = self.rows[:3]
-        shape = f"batch {self.inputs.batch}, heads {self.inputs.query.shape[1]} and {self.inputs.key.shape[1]}"
-        return {
-            "the feature map": f"a {type(self.feature_map).__name__} with fingerprint {fingerprint(self.feature_map):x}",
-            "shapes but for lengths": f"{shape}, widths {query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}",
-            "dtype of the computation": str(self.inputs.dtype),
+    def described(self) -> Description:
+        """Describe what has to be the same on every rank, and what need not be."""
+        inputs, phi, tracing = self.inputs, self.feature_map, torch.is_grad_enabled()
+        query, key, value = inputs[:3]
+        claims = {
+            "the feature map": f"a {type(phi).__name__} with fingerprint {fingerprint(phi):x}",
+            "batch axes": str(inputs.batch),
+            "heads": f"{query.shape[1]} query heads, {key.shape[1]} key heads",
+            "width of values": str(value.shape[-1]),
+            "dtype of the computation": str(inputs.dtype),
             "is_causal": str(self.is_causal),
-            "scale": f"{self.inputs.root**2:.9g}",
+            "scale": f"{inputs.root**2:.9g}",
             "denominator": self.rule.rule,
-            "grad mode": "on" if torch.is_grad_enabled() else "off",
+            "grad mode": "on" if tracing else "off",
         }
-
-    def wants_gradients(self) -> bool:
-        """Whether autograd follows any tensor of this rank."""
-        tensors = *self.inputs[:3], *self.feature_map.parameters(), *self.feature_map.buffers()
-        return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        tensors = query, key, value, *phi.parameters(), *phi.buffers()
+        return Description(claims, tracing and any(t.requires_grad for t in tensors), key.shape[2])
 
     def written(self) -> Carry:
         """Sum over the keys of this rank."""
-        return write(self.rows, self.feature_map)
+        return write(self.inputs.for_map(self.feature_map), self.feature_map)
 
     def attended(self, carry: Carry) -> Tensor:
         """Attend to the keys of a carry; if causal, to those and to the keys of this rank up to each query."""
+        rows = self.inputs.for_map(self.feature_map)
         if not self.is_causal:
-            return read(self.rows, self.feature_map, self.rule, carry)
+            return self.inputs.restored(read(rows, self.feature_map, self.rule, carry))
         path = engine_for(self.feature_map).causal
-        call, tensors = path.prepare(self.rows, self.feature_map, self.rule, carry)
-        return runner(path, call, tensors)()[0]
+        call, tensors = path.prepare(rows, self.feature_map, self.rule, carry)
+        return self.inputs.restored(runner(path, call, tensors)()[0])
+
+    def piece(self, some: slice) -> Shard:
+        """Restrict to some tokens."""
+        query, key, value, ignore = self.inputs[:4]
+        tokens = {"query": query[:, :, some], "key": key[:, :, some], "value": value[:, :, some]}
+        ignored = None if ignore is None else ignore[:, some]
+        return self._replace(inputs=self.inputs._replace(**tokens, ignore=ignored))
+
+
+def finished(ranks: Ranks, rule: Denominator, attend: Callable[[], Tensor]) -> Tensor:
+    """Run the last step of a call; where the rule may raise there, all ranks wait for each other."""
+    if rule.rule != "raise":
+        return attend()
+    out, _ = together(ranks, attend, lambda _: Description())
+    return out
 
 
 def _check_served(feature_map: object, is_causal: bool) -> None:

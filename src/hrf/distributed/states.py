@@ -23,17 +23,17 @@ from hrf._attention.carry import Carry, add_scaled
 from hrf._attention.dense.chunks import LOWEST
 from hrf.distributed.ranks import Ranks
 
-__all__ = ["after", "before", "everywhere"]
+__all__ = ["after", "meet"]
 
 
-def everywhere(ranks: Ranks, carry: Carry) -> Carry:
-    """Return the carry of the keys of all ranks."""
-    return Carry(*_Sum.apply(ranks, *carry[:-1]))
+def meet(ranks: Ranks, carry: Carry, *, is_causal: bool, wants_gradients: bool) -> Carry:
+    """Return the carry of the keys of all ranks, or if causal, of the ranks before this one.
 
-
-def before(ranks: Ranks, carry: Carry) -> Carry:
-    """Return the carry of the keys of the ranks before this one."""
-    return Carry(*_Scan.apply(ranks, *carry[:-1]))
+    If some rank wants gradients, all ranks take part in the backward pass.
+    """
+    if wants_gradients and not carry.state.requires_grad:
+        carry = carry._replace(state=carry.state.detach().requires_grad_())
+    return Carry(*(_Scan if is_causal else _Sum).apply(ranks, *carry[:-1]))
 
 
 def after(out: Tensor, state: Tensor) -> Tensor:
