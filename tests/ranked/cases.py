@@ -76,18 +76,17 @@ FAMILIES = [
 ]
 
 
-def every_case(names: list[str]) -> dict[str, float]:
+def every_case(names: list[str], options: bool = True) -> dict[str, float]:
     """Errors of this rank by case."""
     size, found = distributed.get_world_size(), {}
-    for name in names:
-        for heads in (None, 4):
-            phi = MAPS[name](Builder(heads, "orthogonal", 0)).double()
-            for causal in (False, True):
-                for share, sizes in shares(size).items():
-                    label = f"{name}, heads={heads}, causal={causal}, {share}"
-                    found[label] = compare(inputs(2, length=LENGTH), phi, sizes, is_causal=causal)
-    found |= with_options(size)
-    return found
+    for i, name in enumerate(names):
+        heads = (None, 4)[i % 2]
+        phi = MAPS[name](Builder(heads, "orthogonal", 0)).double()
+        for causal in (False, True):
+            for share, sizes in shares(size).items():
+                label = f"{name}, heads={heads}, causal={causal}, {share}"
+                found[label] = compare(inputs(2, length=LENGTH), phi, sizes, is_causal=causal)
+    return found | with_options(size) if options else found
 
 
 def packings(size: int) -> dict[str, list[int]]:
@@ -131,3 +130,42 @@ def with_options(size: int) -> dict[str, float]:
             inputs(2, length=LENGTH, keys=17), phi, sizes["even"], shares(size, 17)["uneven"]
         )
     return found
+
+
+def bytes_moved() -> dict[str, tuple[Any, Any, int]]:
+    """Traffic of this rank at 1,024 and at 65,536 tokens, with the bytes of one state, by case."""
+    found = {}
+    for name, causal in (("positive", False), ("positive", True), ("trigonometric", False), ("packed", True)):
+        phi = MAPS["positive" if name == "packed" else name](Builder(None, "orthogonal", 0))
+        moved = []
+        for length in (1024, 65536):
+            rows = part(shares(distributed.get_world_size(), length)["even"])
+            # A tensor of its own: gradients of an expanded one would be as long as the whole.
+            tokens = [torch.zeros(1, 1, rows.stop - rows.start, DIM, requires_grad=True) for _ in range(3)]
+            starts = torch.arange(0, length + 1, length // 4) if name == "packed" else None
+            with hrf.distributed.traffic() as count:
+                out = hrf.distributed.attention(*tokens, phi.float(), is_causal=causal, cu_seqlens=starts)
+                out.sum().backward()
+            moved.append(count)
+        found[f"{name}, causal={causal}"] = *moved, 4 * phi.feature_dim * (DIM + 1)
+    return found
+
+
+def without_gradients_on_a_rank() -> dict[str, float]:
+    """Gradients of the first rank, where the other has none to compute."""
+    phi, rank = MAPS["positive"](Builder(None, "orthogonal", 0)).double(), distributed.get_rank()
+    found = {}
+    for causal in (False, True):
+        tokens = inputs(1, length=4)
+        own = [t[..., 2 * rank : 2 * rank + 2, :].detach().requires_grad_(rank == 0) for t in tokens]
+        out = hrf.distributed.attention(*own, phi, is_causal=causal)
+        out.sum().backward()
+        whole = torch.autograd.grad(hrf.attention(*tokens, phi, is_causal=causal).sum(), tokens)
+        if rank:
+            assert all(t.grad is None for t in own)
+        else:
+            found |= {
+                f"{i}, {causal}": error(t.grad, all_[..., :2, :]) / largest(*whole)
+                for i, (t, all_) in enumerate(zip(own, whole, strict=True))
+            }
+    return found or {"nothing to compare": 0.0}

@@ -67,7 +67,7 @@ class Shard(NamedTuple):
         inputs, phi, tracing = self.inputs, self.feature_map, torch.is_grad_enabled()
         query, key, value = inputs[:3]
         claims = {
-            "the feature map": f"a {type(phi).__name__} with fingerprint {fingerprint(phi):x}",
+            "the feature map": f"{type(phi).__name__} with fingerprint {fingerprint(phi):x}",
             "batch axes": str(inputs.batch),
             "heads": f"{query.shape[1]} query heads, {key.shape[1]} key heads",
             "width of values": str(value.shape[-1]),
@@ -76,6 +76,7 @@ class Shard(NamedTuple):
             "scale": f"{inputs.root**2:.9g}",
             "denominator": self.rule.rule,
             "grad mode": "on" if tracing else "off",
+            "cu_seqlens": "None",
         }
         tensors = query, key, value, *phi.parameters(), *phi.buffers()
         return Description(claims, tracing and any(t.requires_grad for t in tensors), key.shape[2])
