@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -48,6 +49,7 @@ def _rank(
 ) -> None:
     try:
         torch.set_num_threads(1)
+        warnings.simplefilter("error")
         distributed.init_process_group(
             "gloo",
             init_method=Path(folder, "store").as_uri(),

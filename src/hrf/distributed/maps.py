@@ -14,7 +14,7 @@ from hrf.distributed.agreement import digest
 from hrf.distributed.ranks import Group, Ranks
 from hrf.features.base import FeatureMap
 
-__all__ = ["fingerprint", "redraw_"]
+__all__ = ["fingerprint", "raw_bytes", "redraw_"]
 
 Map = TypeVar("Map", bound=FeatureMap)
 
@@ -60,8 +60,9 @@ def _bytes(feature_map: FeatureMap) -> Iterator[bytes]:
         yield f"{name} {type(module).__name__} {settings}".encode()
     for name, tensor in feature_map.state_dict().items():
         yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
-        yield _raw(tensor)
+        yield raw_bytes(tensor)
 
 
-def _raw(tensor: Tensor) -> bytes:
+def raw_bytes(tensor: Tensor) -> bytes:
+    """Return the content of a tensor."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
