@@ -33,7 +33,7 @@ SAID = {
     "no map": "TypeError: feature_map is 'positive'; expected a FeatureMap",
     "batch of packed sequences": "ValueError: packed sequences came in a batch of 2",
     "no grad": "ValueError: ranks differ in grad mode: rank 1 has off; expected on",
-    "small denominator": "ValueError: 32 of 32 denominators are negative",
+    "small denominator": "ValueError: 16 of 32 denominators are negative",
     "packed too short": "ValueError: cu_seqlens runs from 0 to 3; expected from 0 to the length 12",
     "packed on one rank": "ValueError: ranks differ in cu_seqlens: rank 1 has 2 numbers with hash",
     "packed in another way": "ValueError: ranks differ in cu_seqlens: rank 1 has 3 numbers with hash",
@@ -71,5 +71,5 @@ def test_a_rank_that_misses_the_backward_pass_is_named():
 
 
 def test_no_process_group():
-    with pytest.raises(RuntimeError, match="has no process group; expected torch.distributed.init_process_group"):
+    with pytest.raises(RuntimeError, match=r"torch\.distributed has no process group; expected"):
         hrf.distributed.attention(*inputs(1, length=4), positive())

@@ -51,7 +51,9 @@ def compare(
     """Return the largest error of this rank's outputs and gradients, relative to the largest of all ranks."""
     rows, keys = part(sizes), part(key_sizes or sizes)
     whole = hrf.attention(*tokens, phi, key_padding_mask=mask, **options)
-    own = [t[..., some, :].detach().requires_grad_() for t, some in zip(tokens, (rows, keys, keys), strict=True)]
+    own = [
+        t[..., some, :].detach().requires_grad_() for t, some in zip(tokens, (rows, keys, keys), strict=True)
+    ]
     own_mask = None if mask is None else mask[..., keys]
     received = hrf.distributed.attention(*own, phi, key_padding_mask=own_mask, **options)
     weights = random(*whole.shape, seed=9)
@@ -92,7 +94,12 @@ def every_case(names: list[str], options: bool = True) -> dict[str, float]:
 def packings(size: int) -> dict[str, list[int]]:
     """Starts of sequences: one over all ranks, many short ones with an empty one, and borders between ranks only."""
     borders = [0, *accumulate(shares(size)["empty"])]
-    return {"one": [0, LENGTH], "short": [0, 3, 3, 6, 7, 11, LENGTH], "long": [0, 1, 12, LENGTH], "fitting": borders}
+    return {
+        "one": [0, LENGTH],
+        "short": [0, 3, 3, 6, 7, 11, LENGTH],
+        "long": [0, 1, 12, LENGTH],
+        "fitting": borders,
+    }
 
 
 def with_options(size: int) -> dict[str, float]:

@@ -57,13 +57,17 @@ def clustered(**options: Any) -> hrf.FeatureMap:
 
 CASES: dict[str, Case] = {
     "other map": argument("feature_map", lambda: positive(1)),
-    "other kind of map": argument("feature_map", lambda: MAPS["angular hybrid"](Builder(None, "iid", 0)).double()),
+    "other kind of map": argument(
+        "feature_map", lambda: MAPS["angular hybrid"](Builder(None, "iid", 0)).double()
+    ),
     "nan in key": edited(1, nan),
     "nan in query": edited(0, nan),
     "a string": edited(0, lambda _: "query"),
     "integers": edited(2, lambda t: t.long()),
     "other width": edited(1, lambda t: t[..., :-1]),
-    "other heads": lambda bad, tokens: tokens.__setitem__(slice(None), [t[:, : 2 + 2 * (not bad)] for t in tokens]) or {},
+    "other heads": lambda bad, tokens: (
+        tokens.__setitem__(slice(None), [t[:, : 2 + 2 * (not bad)] for t in tokens]) or {}
+    ),
     "other batch": lambda bad, tokens: tokens.__setitem__(slice(None), [t[: 2 - bad] for t in tokens]) or {},
     "other dtype": lambda bad, tokens: (
         tokens.__setitem__(slice(None), [t.float() for t in tokens] if not bad else tokens)
@@ -83,11 +87,14 @@ CASES: dict[str, Case] = {
     "batch of packed sequences": everywhere("cu_seqlens", lambda: torch.tensor([0, 8])),
     "no grad": argument("grad", False),
     "small denominator": lambda bad, tokens: (
-        (tokens.__setitem__(0, 40 * tokens[0].detach()) if bad else None)
+        tokens.__setitem__(0, (40 if bad else 0.05) * tokens[0].detach())
         or {"denominator": "raise", "feature_map": hrf.Trigonometric(DIM, n_projections=6, seed=0).double()}
     ),
 }
-ONE = {name: CASES[name] for name in ("nan in key", "a string", "bad scale", "exact pairs", "summaries", "no map")}
+ONE = {
+    name: CASES[name]
+    for name in ("nan in key", "a string", "bad scale", "exact pairs", "summaries", "no map")
+}
 PACKED: dict[str, Case] = {
     "packed too short": everywhere("cu_seqlens", lambda: torch.tensor([0, 3])),
     "packed on one rank": argument("cu_seqlens", lambda: torch.tensor([0, 4 * distributed.get_world_size()])),
@@ -116,7 +123,7 @@ def refused(case: Case, batch: int) -> str:
 def every_refusal() -> dict[str, str]:
     """Texts by case; after each, the group still works."""
     alone, found = distributed.get_world_size() == 1, {}
-    for cases, batch in (((ONE, 2),) if alone else ((CASES, 2), (PACKED, 1))):
+    for cases, batch in ((ONE, 2),) if alone else ((CASES, 2), (PACKED, 1)):
         for name, case in cases.items():
             found[name] = refused(case, batch)
             assert hrf.distributed.attention(*inputs(1, length=4), positive()).isfinite().all()

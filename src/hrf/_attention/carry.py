@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -59,11 +59,19 @@ class Carry(NamedTuple):
         past = Past(*(tensors[name] for name in Past._fields)) if "key" in tensors else None
         return cls(**{name: tensors[name] for name in cls._fields[:-1]}, past=past)
 
+    @classmethod
+    def of_sums(cls, sums: Iterable[Tensor]) -> Carry:
+        """Rebuild a carry without keys from `sums`."""
+        return cls.of(dict(zip(cls._fields, sums, strict=False)))
+
+    def sums(self) -> tuple[Tensor, ...]:
+        """Return all tensors but the keys themselves."""
+        return self[:-1]
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
         past = {} if self.past is None else self.past._asdict()
         return {**dict(zip(self._fields[:-1], self[:-1], strict=True)), **past}
-
 
     def emptied(self) -> Carry:
         """Return the carry of no keys, of the same shapes."""

@@ -78,17 +78,17 @@ def _has_features(phi: FeatureMap) -> bool:
 ENGINES = (
     # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
     Engine("clustered", _by_residual, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
-           chunks=Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
+           Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
     Engine("clustered by pair", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
-           chunks=Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
+           Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
     Engine("angular", angular.serves, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
-           chunks=Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
+           Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
     # (dense/unscaled_positive.py).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
-           chunks=Dense, backward="by hand", compiled="decoding, for real exponential features"),
+           Dense, backward="by hand", compiled="decoding, for real exponential features"),
 )
 # fmt: on
 

@@ -8,7 +8,7 @@ tokens of a sequence have an empty one; the sequences between are attended to wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
         first, last = borders[rank], borders[rank + 1]
         own = [min(max(start, first), last) - first for start in starts]
         crossing, whole = [], []
-        for i, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for i, (start, end) in enumerate(pairwise(starts)):
             if any(start < border < end for border in borders):
                 crossing.append(slice(own[i], own[i + 1]))
             elif own[i] < own[i + 1]:
@@ -76,7 +76,7 @@ def attend_packed(ranks: Ranks, make_shard: Callable[[], Shard], cu_seqlens: Ten
         return finished(ranks, shard.rule, lambda: _between(shard, layout))
     pieces = [shard.piece(some) for some in layout.crossing]
     carries, _ = together(ranks, lambda: [piece.written() for piece in pieces], lambda _: Description())
-    carry = Carry(*(torch.cat(some) for some in zip(*(own[:-1] for own in carries), strict=True)))
+    carry = Carry.of_sums(map(torch.cat, zip(*(own.sums() for own in carries), strict=True)))
     wants = any(other.wants_gradients for other in told)
     met = meet(ranks, carry, is_causal=shard.is_causal, wants_gradients=wants)
     return finished(ranks, shard.rule, lambda: _joined(shard, layout, met))
@@ -84,10 +84,11 @@ def attend_packed(ranks: Ranks, make_shard: Callable[[], Shard], cu_seqlens: Ten
 
 def _joined(shard: Shard, layout: Layout, met: Carry) -> Tensor:
     """Return the outputs of all tokens of a rank, in order."""
-    first, last = [], []
+    first: list[Tensor] = []
+    last: list[Tensor] = []
     for i, some in enumerate(layout.crossing):
         if some.start < some.stop:
-            own = Carry(*(t[i : i + 1] for t in met[:-1]))
+            own = Carry.of_sums(t[i : i + 1] for t in met.sums())
             (first if some.stop <= layout.between.start else last).append(shard.piece(some).attended(own))
     out = torch.cat([*first, _between(shard, layout), *last], -2)
     return after(out, met.state) if met.state.requires_grad else out

@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import DeviceMesh, ProcessGroup
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Group", "RankError", "Ranks", "Traffic", "traffic"]
 
@@ -86,7 +87,7 @@ class Ranks:
         if group is not None and not isinstance(group, ProcessGroup):
             received = (
                 "GroupMember.NON_GROUP_MEMBER: this rank is not in the group"
-                if group is distributed.GroupMember.NON_GROUP_MEMBER
+                if group == distributed.GroupMember.NON_GROUP_MEMBER
                 else f"of type {type(group).__name__}"
             )
             raise TypeError(f"group is {received}; expected a process group with this rank, a mesh or None")
@@ -94,6 +95,9 @@ class Ranks:
         self.rank, self.size = distributed.get_rank(self.group), distributed.get_world_size(self.group)
         backend = distributed.get_backend(self.group)
         self.device = torch.device("cuda" if "nccl" in backend else "cpu")
+
+    def __deepcopy__(self, memo: object) -> Ranks:
+        return self  # copies of a layer meet in the same group
 
     def gather(self, own: Tensor, what: str) -> Tensor:
         """Return the tensors of all ranks, which have one shape: ``(...) -> (size, ...)``."""

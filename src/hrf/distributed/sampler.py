@@ -62,7 +62,10 @@ class ShardedSoftmaxSampler(Sampler):
         uniform_share: float | None = None,
         leaf_size: int | None = None,
     ) -> None:
-        ranks, options = Ranks(group), {"radius": radius, "uniform_share": uniform_share, "leaf_size": leaf_size}
+        ranks, options = (
+            Ranks(group),
+            {"radius": radius, "uniform_share": uniform_share, "leaf_size": leaf_size},
+        )
 
         def counted() -> int:
             check_tensors(class_embeddings=class_embeddings)

@@ -53,9 +53,7 @@ class Shard(NamedTuple):
     ) -> Shard:
         """Check everything that can be checked on one rank."""
         _check_served(feature_map, is_causal)
-        inputs = check(
-            *tokens, feature_map, paired=paired, key_padding_mask=key_padding_mask, scale=scale
-        )
+        inputs = check(*tokens, feature_map, paired=paired, key_padding_mask=key_padding_mask, scale=scale)
         # Queries are mapped after the last agreement, where an error would leave other ranks alone.
         check_finite(inputs.query, inputs.query, "query")
         if is_causal:
@@ -97,9 +95,9 @@ class Shard(NamedTuple):
     def piece(self, some: slice) -> Shard:
         """Restrict to some tokens."""
         query, key, value, ignore = self.inputs[:4]
-        tokens = {"query": query[:, :, some], "key": key[:, :, some], "value": value[:, :, some]}
-        ignored = None if ignore is None else ignore[:, some]
-        return self._replace(inputs=self.inputs._replace(**tokens, ignore=ignored))
+        query, key, value = (t[:, :, some] for t in (query, key, value))
+        ignore = None if ignore is None else ignore[:, some]
+        return self._replace(inputs=self.inputs._replace(query=query, key=key, value=value, ignore=ignore))
 
 
 def finished(ranks: Ranks, rule: Denominator, attend: Callable[[], Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ def meet(ranks: Ranks, carry: Carry, *, is_causal: bool, wants_gradients: bool) 
     """
     if wants_gradients and not carry.state.requires_grad:
         carry = carry._replace(state=carry.state.detach().requires_grad_())
-    return Carry(*(_Scan if is_causal else _Sum).apply(ranks, *carry[:-1]))
+    return Carry.of_sums((_Scan if is_causal else _Sum).apply(ranks, *carry.sums()))
 
 
 def after(out: Tensor, state: Tensor) -> Tensor:
@@ -67,12 +67,13 @@ class _Sum(torch.autograd.Function):
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> Any:
-        own = Carry(*tensors)
+        own = Carry.of_sums(tensors)
 
         def plus(first: Tensor, second: Tensor) -> Tensor:
-            return _packed(Carry(*_unpacked(first, tensors)).plus(Carry(*_unpacked(second, tensors)))[:-1])
+            both = (Carry.of_sums(_unpacked(some, tensors)) for some in (first, second))
+            return _packed(next(both).plus(next(both)).sums())
 
-        empty = _packed(own.emptied()[:-1])
+        empty = _packed(own.emptied().sums())
         scanned = _exclusive(ranks, _packed(tensors), empty, plus, "the states of earlier keys")
         found = _unpacked(scanned, tensors)
         ctx.ranks = ranks

@@ -188,7 +188,9 @@ class SoftmaxSampler(EmbeddingSampler):
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         blocks = zip(
-            self.query_features(queries).split(tuning.TREE_QUERIES), ids.split(tuning.TREE_QUERIES), strict=True
+            self.query_features(queries).split(tuning.TREE_QUERIES),
+            ids.split(tuning.TREE_QUERIES),
+            strict=True,
         )
         return self._mixed(
             torch.cat([self.walk(x, ids.shape[1], block, drawn=False).log_probs for x, block in blocks])
@@ -225,9 +227,7 @@ class SoftmaxSampler(EmbeddingSampler):
             drawn: whether there is anything to draw.
             generator: the source of randomness.
         """
-        step = partial(
-            step_down, n_classes=self.n_classes, forced=forced, drawn=drawn, generator=generator
-        )
+        step = partial(step_down, n_classes=self.n_classes, forced=forced, drawn=drawn, generator=generator)
         weigh = partial(branch_weights, floor=self._floor())
         (top, *levels), (top_scale, *scales) = self.levels, self.log_scales
         nodes = torch.arange(len(top), device=x.device).view(1, 1, -1)

@@ -102,7 +102,7 @@ class _Clustered(ChunkFeatures):
     def gradient(
         self, g: Tensor, states: list[Tensor], weights: Tensor | None = None, others: Self | None = None
     ) -> list[Tensor]:
-        found = []
+        found: list[Tensor] = []
         if weights is None or others is None:
             for own, state in zip(self.parts, states, strict=True):
                 found += own.pulled(state, g)

@@ -22,7 +22,17 @@ from hrf._attention.call import Call
 from hrf.features.base import Side
 from hrf.numerics import Features
 
-__all__ = ["LOWEST", "ChunkFeatures", "Chunks", "Dense", "Pull", "RunningState", "Scratch", "joined", "pulled"]
+__all__ = [
+    "LOWEST",
+    "ChunkFeatures",
+    "Chunks",
+    "Dense",
+    "Pull",
+    "RunningState",
+    "Scratch",
+    "joined",
+    "pulled",
+]
 
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
