@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
     "batch of packed sequences": everywhere("cu_seqlens", lambda: torch.tensor([0, 8])),
     "no grad": argument("grad", False),
     "small denominator": lambda bad, tokens: (
-        tokens.__setitem__(0, (40 if bad else 0.05) * tokens[0].detach())
+        tokens.__setitem__(slice(2), [(99 if bad else 0.1) * tokens[0].detach(), 0.1 * tokens[1].detach()])
         or {"denominator": "raise", "feature_map": hrf.Trigonometric(DIM, n_projections=6, seed=0).double()}
     ),
 }
