@@ -150,9 +150,10 @@ def bytes_moved() -> dict[str, tuple[Any, Any, int]]:
             # A tensor of its own: gradients of an expanded one would be as long as the whole.
             tokens = [torch.zeros(1, 1, rows.stop - rows.start, DIM, requires_grad=True) for _ in range(3)]
             starts = torch.arange(0, length + 1, length // 4) if name == "packed" else None
-            with hrf.distributed.traffic() as count:
+            with hrf.distributed.traffic() as count, hrf.distributed.traffic() as same:
                 out = hrf.distributed.attention(*tokens, phi.float(), is_causal=causal, cu_seqlens=starts)
                 out.sum().backward()
+            assert count == same
             moved.append(count)
         found[f"{name}, causal={causal}"] = *moved, 4 * phi.feature_dim * (DIM + 1)
     return found

@@ -56,7 +56,7 @@ def traffic() -> Iterator[Traffic]:
     try:
         yield count
     finally:
-        _OPEN.remove(count)
+        _OPEN[:] = [other for other in _OPEN if other is not count]  # equal counts may be open at once
 
 
 class Ranks:
