@@ -28,9 +28,9 @@ class Row(NamedTuple):
         length: tokens of all processes.
         outputs: largest difference of an output, relative to the largest output.
         gradients: largest difference of a gradient, relative to the largest gradient.
-        forward: bytes that a process hands over in the forward pass.
-        both: bytes in both passes.
-        collectives: calls of collectives in both passes.
+        forward: the most bytes that a process hands over in the forward pass.
+        both: the most bytes in both passes.
+        collectives: the most calls of collectives in both passes.
     """
 
     name: str
@@ -78,9 +78,11 @@ def compared(name: str, phi: hrf.FeatureMap, tokens: list[Tensor], *, is_causal:
     every = torch.autograd.grad(whole.square().sum(), tokens)
     gradients = (_difference(g, all_[..., rows, :], every) for g, all_ in zip(mine, every, strict=True))
     found = [_difference(out, whole[..., rows, :], [whole]), max(gradients)]
-    largest = torch.tensor(found)
-    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
-    return Row(name, is_causal, length, *largest.tolist(), forward.bytes, both.bytes, both.collectives)
+    counts = [forward.bytes, both.bytes, both.collectives]
+    differences, largest = torch.tensor(found), torch.tensor(counts)
+    for tensor in (differences, largest):
+        distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
+    return Row(name, is_causal, length, *differences.tolist(), *largest.tolist())
 
 
 def _difference(mine: Tensor, theirs: Tensor, among: list[Tensor] | tuple[Tensor, ...]) -> float:
@@ -107,19 +109,8 @@ def main() -> None:
     distributed.init_process_group("gloo")
     rows, size = measure(), distributed.get_world_size()
     if distributed.get_rank() == 0:
-        header = [
-            "map",
-            "causal",
-            "tokens",
-            "outputs",
-            "gradients",
-            "bytes forward",
-            "both passes",
-            "collectives",
-        ]
-        title = (
-            f"{size} processes against one: largest relative differences, and what each process hands over"
-        )
+        header = ["map", "causal", "tokens", "outputs", "gradients", "forward", "both", "calls"]
+        title = f"{size} processes against one: relative differences; bytes handed over, calls"
         Console().print(table(header, [row.cells() for row in rows], title=title))
     distributed.destroy_process_group()
 
