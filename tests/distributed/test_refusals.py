@@ -35,6 +35,7 @@ SAID = {
     "no grad": "ValueError: ranks differ in grad mode: rank 1 has off; expected on",
     "small denominator": "ValueError: 16 of 32 denominators are negative",
     "packed too short": "ValueError: cu_seqlens runs from 0 to 3; expected from 0 to the length 12",
+    "packed in a list": "TypeError: cu_seqlens is of type list; expected a tensor",
     "packed on one rank": "ValueError: ranks differ in cu_seqlens: rank 1 has 2 numbers with hash",
     "packed in another way": "ValueError: ranks differ in cu_seqlens: rank 1 has 3 numbers with hash",
 }

@@ -88,7 +88,27 @@ def every_case(names: list[str], options: bool = True) -> dict[str, float]:
             for share, sizes in shares(size).items():
                 label = f"{name}, heads={heads}, causal={causal}, {share}"
                 found[label] = compare(inputs(2, length=LENGTH), phi, sizes, is_causal=causal)
-    return found | with_options(size) if options else found
+    return found | with_options(size) | learned_and_moving() if options else found
+
+
+def learned_and_moving() -> dict[str, float]:
+    """Gradients of ω, whose shares ranks add up, and moving centres, which stay where they are if causal."""
+    size, found = distributed.get_world_size(), {}
+    rows = part(shares(size)["uneven"])
+    for name in ("trigonometric", "positive", "angular hybrid", "clustered shifted"):
+        for causal in (False, True):
+            phi = MAPS[name](Builder(4, "orthogonal", 0)).double()
+            omega = next(phi.all_projections()).omega.requires_grad_()
+            tokens = [t.detach() for t in inputs(2, length=LENGTH)]
+            whole = hrf.attention(*tokens, phi, is_causal=causal).square().sum()
+            (expected,) = torch.autograd.grad(whole, omega)
+            out = hrf.distributed.attention(*(t[..., rows, :] for t in tokens), phi, is_causal=causal)
+            (share,) = torch.autograd.grad(out.square().sum(), omega)
+            distributed.all_reduce(share)
+            found[f"{name}, causal={causal}, ω"] = error(share, expected) / largest(expected)
+    moving = Builder(None, "orthogonal", 0).clustered("shifted", recenter=True).double()
+    found["moving centres"] = compare(inputs(2, length=LENGTH), moving, shares(size)["even"], is_causal=True)
+    return found
 
 
 def packings(size: int) -> dict[str, list[int]]:

@@ -97,6 +97,7 @@ ONE = {
 }
 PACKED: dict[str, Case] = {
     "packed too short": everywhere("cu_seqlens", lambda: torch.tensor([0, 3])),
+    "packed in a list": argument("cu_seqlens", lambda: [0, 12], lambda: torch.tensor([0, 12])),
     "packed on one rank": argument("cu_seqlens", lambda: torch.tensor([0, 4 * distributed.get_world_size()])),
     "packed in another way": argument(
         "cu_seqlens",

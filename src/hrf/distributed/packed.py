@@ -17,6 +17,7 @@ from torch import Tensor
 from hrf._attention.carry import Carry
 from hrf._attention.function import attention
 from hrf._attention.packing import check_packed, check_starts
+from hrf.checks import check_tensors
 from hrf.distributed.agreement import Description, digest, together
 from hrf.distributed.ranks import Ranks
 from hrf.distributed.shards import Shard, finished
@@ -60,6 +61,7 @@ def attend_packed(ranks: Ranks, make_shard: Callable[[], Shard], cu_seqlens: Ten
     """Attend within each sequence; ``cu_seqlens`` says where sequences begin among the tokens of all ranks."""
 
     def checked() -> Shard:
+        check_tensors(cu_seqlens=cu_seqlens)
         shard = make_shard()
         check_packed(shard.inputs, cu_seqlens)
         return shard
