@@ -13,6 +13,7 @@ import hrf
 import hrf.distributed
 from attention.data import random
 from ranked.cases import error, part, shares
+from ranked.processes import texts
 
 LENGTH, WIDTH = 11, 16
 
@@ -102,11 +103,4 @@ def refusals() -> dict[str, str]:
             hrf.distributed.attention(*tokens, phi, group=first) if distributed.get_rank() else None
         ),
     }
-    found = {}
-    for name, call in calls.items():
-        try:
-            call()
-            found[name] = "nothing was said"
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
+    return texts(calls)

@@ -38,6 +38,17 @@ def run(size: int, function: Callable[..., Any], *arguments: Any, timeout: float
     return [found[rank] for rank in range(size)]
 
 
+def texts(calls: dict[str, Callable[[], Any]]) -> dict[str, str]:
+    """Return the type and text of the error of each call."""
+    found = dict.fromkeys(calls, "nothing was said")
+    for name, call in calls.items():
+        try:
+            call()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 def _rank(
     rank: int,
     size: int,

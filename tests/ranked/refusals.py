@@ -14,6 +14,7 @@ import hrf
 import hrf.distributed
 from attention.data import inputs
 from features.registry import DIM, MAPS, Builder
+from ranked.processes import texts
 
 Case = Callable[[bool, list[Any]], dict[str, Any]]
 
@@ -113,12 +114,12 @@ def refused(case: Case, batch: int) -> str:
     tokens: list[Any] = inputs(batch, length=4)
     options = {"feature_map": positive(), **case(bad, tokens)}
     grad = torch.no_grad if not options.pop("grad", True) else nullcontext
-    try:
+
+    def call() -> None:
         with grad():
             hrf.distributed.attention(*tokens, **options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was said"
+
+    return texts({"call": call})["call"]
 
 
 def every_refusal() -> dict[str, str]:

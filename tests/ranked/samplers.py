@@ -11,6 +11,7 @@ import hrf
 import hrf.distributed
 from hrf.sampling import SoftmaxSampler
 from ranked.cases import part
+from ranked.processes import texts
 
 DIM, CLASSES = 4, 64
 CLASS_EMBEDDINGS = 0.6 * torch.randn(CLASSES, DIM, generator=Generator().manual_seed(0), dtype=torch.float64)
@@ -88,11 +89,4 @@ def refusals() -> dict[str, str]:
         "other map": lambda: build(own, hrf.Positive(DIM, n_projections=8, seed=7 + bad).double()),
         "a list": lambda: build(own.tolist() if bad else own, phi),
     }
-    found = {}
-    for name, call in calls.items():
-        try:
-            call()
-            found[name] = "nothing was said"
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
+    return texts(calls)
