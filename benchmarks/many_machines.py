@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.distributed import FEATURES
+
 __all__ = ["ARITHMETIC", "TIMES", "arithmetic", "times"]
 
 TIMES = ("attention of a rank's part", "1 rank, ms", "2 ranks, ms", "ratio", "bytes per rank")
@@ -32,15 +34,15 @@ def times(result: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def arithmetic(result: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield memory, bytes and time of bidirectional attention, from times of two ranks."""
+    """Yield memory, bytes and time of bidirectional attention, from times of one rank."""
     settings, rows = result["settings"], {row["case"]: row for row in result["rows"]}
     heads, dim, length = settings["heads"], settings["dim"], settings["length per rank"]
-    state = heads * settings["features"] * (dim + 1) * FLOAT
+    state = heads * FEATURES * (dim + 1) * FLOAT
     forward, both = (rows[f"bidirectional, {kind}"] for kind in ("forward", "with gradients"))
     for tokens, ranks in SPLITS:
         each = tokens / ranks
         moved = both["bytes"]["2"] if ranks > 1 else 0
-        seconds = (each / length * row["seconds"]["2"] for row in (forward, both))
+        seconds = (each / length * row["seconds"]["1"] for row in (forward, both))
         yield [
             f"10{'⁶' if tokens == 10**6 else '⁹'}",
             f"{ranks:,}",
