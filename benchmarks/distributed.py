@@ -121,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "settings": {
             "heads": HEADS,
             "dim": DIM,
+            "features": FEATURES,
             "length per rank": LENGTH,
             "rounds": options.rounds,
             "calls": CALLS,

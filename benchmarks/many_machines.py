@@ -9,7 +9,7 @@ from benchmarks.distributed import FEATURES
 
 __all__ = ["ARITHMETIC", "TIMES", "arithmetic", "times"]
 
-TIMES = ("attention of a rank's part", "1 rank, ms", "2 ranks, ms", "ratio", "bytes per rank")
+TIMES = ("attention of a rank's part", "1 rank, ms", "2 ranks, ms", "ratio", "bytes of the first rank")
 ARITHMETIC = (
     "tokens",
     "ranks",
