@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -31,6 +31,10 @@ $(VENV)/.docs: $(VENV)/.installed
 demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
 	$(BIN)/hrf reproduce angles --out results
 	$(BIN)/hrf advise --out results
+
+demo-distributed: $(VENV)/.installed   ## attention over 2 and 4 processes: equality with one process, bytes moved
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m examples.distributed
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 4 -m examples.distributed
 
 reproduce: $(VENV)/.installed   ## the paper's figures and tables, with verdicts: docs/results
 	OMP_NUM_THREADS=1 $(BIN)/hrf reproduce all --out docs/results
@@ -78,6 +82,9 @@ bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Tr
 
 bench-field: $(VENV)/.bench   ## summarised attention beside other methods, at equal FLOPs and at equal time
 	$(BIN)/python -m benchmarks.field --out $(OUT)
+
+bench-distributed: $(VENV)/.installed   ## time per rank at a fixed length per rank, for 1 and 2 ranks
+	$(BIN)/python -m benchmarks.distributed --out $(OUT)
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm --out $(OUT)

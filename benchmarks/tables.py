@@ -1,9 +1,7 @@
 """Write the tables of README.md and of the docs from measured results: ``make readme``.
 
-The results are the JSON files in ``benchmarks/results``, as `make bench`, `make bench-attention-quality`,
-`make bench-field`, `make example-minilm`, ``python -m examples.speech_quality`` and
-``python -m benchmarks.causal_summaries`` write them. A table stands on its
-page between two comments with its name.
+The results are the JSON files in ``benchmarks/results``; ``docs/speed.md`` names the commands that write them. A table
+stands on its page between two comments with its name.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any
 
 from benchmarks import causal_summaries
 from benchmarks.field.table import HEADINGS, rows
+from benchmarks.many_machines import ARITHMETIC, TIMES, arithmetic, times
 from benchmarks.minilm import TEXTS
 
 RESULTS = Path("benchmarks/results")
@@ -171,6 +170,16 @@ def long_passages(result: dict[str, Any]) -> str:
     return table(["text", "attention", "mean cosine", "smallest", "pairs exact"], lines)
 
 
+def ranks(result: dict[str, Any]) -> str:
+    """Tabulate times per rank for 1 and 2 ranks."""
+    return table(TIMES, list(times(result)))
+
+
+def many_machines(result: dict[str, Any]) -> str:
+    """Tabulate memory, bytes and time of long sequences."""
+    return table(ARITHMETIC, list(arithmetic(result)))
+
+
 def speech(result: dict[str, Any]) -> str:
     """Tabulate cosines of hidden states of a speech model, and its ratings."""
     lines = []
@@ -205,6 +214,10 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
         "sampling": ("bench.json", sampling),
     },
     Path("docs/which-map.md"): {"quality": ("attention_quality.json", quality)},
+    Path("docs/many-machines.md"): {
+        "ranks": ("distributed.json", ranks),
+        "arithmetic": ("distributed.json", many_machines),
+    },
     Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
     Path("docs/summarised.md"): {
         "passages": ("minilm.json", passages),

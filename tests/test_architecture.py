@@ -26,6 +26,7 @@ ROOMS = [
     "features",
     "_attention",
     "sampling",
+    "distributed",
     "nn",
     "integrations",
     "report",

@@ -20,7 +20,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCE = [path for path in CODE if path.is_relative_to(ROOT / "src")]
 
 MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 300, 60, 10
-# Members of named tuples, which are public, and of modules of PyTorch and Transformers, which have no other name.
+# Members of named tuples, which are public, and of tensors and modules of PyTorch and Transformers, which have no other
+# name.
 PUBLIC = {
     "_replace",
     "_fields",
@@ -29,6 +30,7 @@ PUBLIC = {
     "_parameters",
     "_buffers",
     "_modules",
+    "_version",
     "_attn_implementation",
 }
 

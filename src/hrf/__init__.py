@@ -4,6 +4,7 @@ projections, fitting       ω matrices; matrices, shifts and clusters fitted to 
 features                   feature maps, from projections (read ``features/__init__.py`` first)
 _attention                 `hrf.attention` (read ``_attention/dispatch.py`` first)
 sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
+distributed                attention and sampling over many machines
 advice, cli, report        `hrf.advise`; the command; tables, numbers and pages that both share
 kernels, theory            exact kernels and closed-form errors, independent of the code they check
 checks, numerics, tuning   argument checks; log scales; block sizes
@@ -17,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hrf import fitting, kernels, nn, projections, sampling, theory
+    from hrf import distributed, fitting, kernels, nn, projections, sampling, theory
     from hrf._attention import (
         AttentionState,
         Denominator,
@@ -68,6 +69,7 @@ __all__ = [
     "advise",
     "attention",
     "coefficients",
+    "distributed",
     "fitting",
     "kernels",
     "load",
@@ -108,6 +110,7 @@ _MODULES = {
     "advice",
     "atomic_write",
     "checks",
+    "distributed",
     "features",
     "fitting",
     "kernels",

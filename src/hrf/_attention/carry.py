@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from hrf._attention.inputs import Inputs
 from hrf._attention.visible import Visible, of_all
 from hrf.features.base import FeatureMap
 
-__all__ = ["Carry", "Past", "prepare"]
+__all__ = ["Carry", "Past", "add_scaled", "prepare", "values_so_far"]
 
 
 class Past(NamedTuple):
@@ -59,10 +59,38 @@ class Carry(NamedTuple):
         past = Past(*(tensors[name] for name in Past._fields)) if "key" in tensors else None
         return cls(**{name: tensors[name] for name in cls._fields[:-1]}, past=past)
 
+    @classmethod
+    def of_sums(cls, sums: Iterable[Tensor]) -> Carry:
+        """Rebuild a carry without keys from `sums`."""
+        return cls.of(dict(zip(cls._fields, sums, strict=False)))
+
+    def sums(self) -> tuple[Tensor, ...]:
+        """Return all tensors but the keys themselves."""
+        return self[:-1]
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
         past = {} if self.past is None else self.past._asdict()
         return {**dict(zip(self._fields[:-1], self[:-1], strict=True)), **past}
+
+    def emptied(self) -> Carry:
+        """Return the carry of no keys, of the same shapes."""
+        state, moments, total = (torch.zeros_like(t) for t in (self.state, self.moments, self.total))
+        scale, low = torch.full_like(self.scale, LOWEST), torch.full_like(self.low, torch.inf)
+        return Carry(state, scale, moments, total, low, -low)
+
+    def plus(self, other: Carry) -> Carry:
+        """Return the carry of the keys of both."""
+        state, scale = add_scaled((self.state, self.scale), (other.state, other.scale))
+        low, high = torch.minimum(self.low, other.low), torch.maximum(self.high, other.high)
+        return Carry(state, scale, self.moments + other.moments, self.total + other.total, low, high)
+
+
+def add_scaled(first: Sequence[Tensor], second: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Add sums with log scales, on the larger of their scales; `LOWEST` is the scale of nothing."""
+    scale = torch.maximum(first[1], second[1])
+    own, other = (values * (at - scale).exp() for values, at in (first, second))
+    return own + other, scale
 
 
 def prepare(
@@ -86,7 +114,7 @@ def prepare(
         rule,
         resumed=carry is not None,
         past=past,
-        visible=_visible(inputs, feature_map, carry),
+        visible=values_so_far(inputs, feature_map, carry),
     )
     if carry is None:
         shape = *inputs.key.shape[:2], feature_map.feature_dim, inputs.value.shape[-1] + 1
@@ -97,7 +125,7 @@ def prepare(
     return call, (*inputs[:3], state, scale, None, None)
 
 
-def _visible(inputs: Inputs, feature_map: FeatureMap, carry: Carry | None) -> Visible:
+def values_so_far(inputs: Inputs, feature_map: FeatureMap, carry: Carry | None) -> Visible:
     """Describe the values of the keys before a call, ``(N, 1, ·)``."""
     if carry is None:
         no_keys = inputs.value[:, :, :0].detach()

@@ -13,6 +13,7 @@ Reading order:
     quotients.py       division by denominators, under the rule of denominator.py; box.py moves outputs into the box
     state.py           decoding: the causal path with a state that is kept (carry.py); dense/one_token.py and
                        dense/compiled_steps.py take single tokens
+    halves.py          keys become a state, queries read one: for states that meet on the way (`hrf.distributed`)
     reference.py       the quadratic twin that every engine is tested against
 
 Block sizes are in ``hrf/tuning.py``; loops/ is compiled by Numba, each loop with a twin in PyTorch's operations.
@@ -25,13 +26,13 @@ from typing import NamedTuple
 
 from hrf._attention import carry, rows
 from hrf._attention.angular import stream as angular
-from hrf._attention.call import Path
+from hrf._attention.call import Call, Path
 from hrf._attention.clustered import bidirectional as clustered
 from hrf._attention.clustered.causal import prepare_clustered
 from hrf._attention.clustered.chunks import Clustered
 from hrf._attention.dense import bidirectional as dense
 from hrf._attention.dense.causal import in_chunks
-from hrf._attention.dense.chunks import Dense
+from hrf._attention.dense.chunks import Chunks, Dense
 from hrf._attention.inputs import check_map
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
@@ -47,6 +48,7 @@ class Engine(NamedTuple):
         serves: whether a map is served; the first row that serves a map is taken.
         bidirectional: every query sees all keys.
         causal: query i sees the keys of a state, if there is one, and keys 0 … i. Decoding uses this path, too.
+        chunks: features of the causal path, and of keys and queries that meet elsewhere (`hrf._attention.halves`).
         backward: how gradients of the sums are computed; those of features by autograd, or by `FeatureMap.pullback`.
         compiled: which sums of the engine have a loop compiled by Numba; box.py has one for the outputs of all engines.
     """
@@ -55,6 +57,7 @@ class Engine(NamedTuple):
     serves: Callable[[FeatureMap], bool]
     bidirectional: Path
     causal: Path
+    chunks: Callable[[Call], Chunks]
     backward: str
     compiled: str
 
@@ -75,17 +78,17 @@ def _has_features(phi: FeatureMap) -> bool:
 ENGINES = (
     # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
     Engine("clustered", _by_residual, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
-           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
+           Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
     Engine("clustered by pair", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
-           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
+           Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
     Engine("angular", angular.serves, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
-           backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
+           Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
     # (dense/unscaled_positive.py).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
-           backward="by hand", compiled="decoding, for real exponential features"),
+           Dense, backward="by hand", compiled="decoding, for real exponential features"),
 )
 # fmt: on
 

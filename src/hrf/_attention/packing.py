@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hrf._attention.inputs import Inputs
 
-__all__ = ["Packing"]
+__all__ = ["Packing", "check_packed", "check_starts"]
 
 
 class Packing:
@@ -25,7 +25,8 @@ class Packing:
     """
 
     def __init__(self, inputs: Inputs, cu_seqlens: Tensor) -> None:
-        _check(inputs, cu_seqlens)
+        check_packed(inputs, cu_seqlens)
+        check_starts(cu_seqlens, inputs.key.shape[2])
         self._inputs, self._batches = inputs, list(_batches(cu_seqlens))
         self._groups = inputs.query.shape[2] // max(1, inputs.key.shape[2])
 
@@ -52,8 +53,9 @@ class Packing:
         return torch.cat(tokens, 1)[:, torch.cat(order).argsort()].flatten(1, 2).unsqueeze(0)
 
 
-def _check(inputs: Inputs, cu_seqlens: Tensor) -> None:
-    batch, length = len(inputs.key), inputs.key.shape[2]
+def check_packed(inputs: Inputs, cu_seqlens: Tensor) -> None:
+    """Refuse a batch, and anything but whole numbers."""
+    batch = len(inputs.key)
     if batch != 1:
         raise ValueError(f"packed sequences came in a batch of {batch}; expected a batch axis of 1 or none")
     if cu_seqlens.ndim != 1 or cu_seqlens.is_floating_point() or not len(cu_seqlens):
@@ -61,6 +63,10 @@ def _check(inputs: Inputs, cu_seqlens: Tensor) -> None:
             f"cu_seqlens is a tensor of {cu_seqlens.dtype} and shape {tuple(cu_seqlens.shape)}; expected "
             "integers (n + 1,): where each of n sequences begins, and the total length"
         )
+
+
+def check_starts(cu_seqlens: Tensor, length: int) -> None:
+    """Refuse starts of sequences that do not go from 0 to the length."""
     if cu_seqlens[0] != 0 or cu_seqlens[-1] != length or (cu_seqlens.diff() < 0).any():
         raise ValueError(
             f"cu_seqlens runs from {int(cu_seqlens[0])} to {int(cu_seqlens[-1])}; expected from 0 to the "

@@ -11,9 +11,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
+from hrf import distributed
 from hrf._attention import SummarisedAttention, attention
 from hrf._attention.values import drop_keys, unit_values
 from hrf.checks import check_count, check_tensors, generator_of
+from hrf.distributed.ranks import Group, Ranks
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, MapName, feature_map_for
 from hrf.nn.masks import for_weights
@@ -52,6 +54,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         redraw_every: redraw ω after this many forward passes in training; ``None`` means never. The buffer
             ``passes`` counts them; a pass that activation checkpointing recomputes counts twice. Under
             `torch.compile`, redraws break the graph: ``fullgraph=True`` allows none in training.
+        sequence_group: a process group, or a `DeviceMesh` with one axis, over whose ranks sequences are split: each
+            rank gives and gets its own part, as in `hrf.distributed.attention`; padding is that of its part, and
+            ``attn_mask`` and weights are refused. ``None`` is this process alone. Maps have to be equal on all ranks:
+            give a ``seed``, or let `DistributedDataParallel` send those of the first.
         generator: the source of ω; redraws come from PyTorch's global generator.
         seed: seed of a new generator, in place of ``generator``.
 
@@ -84,6 +90,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         feature_map: MapName | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
+        sequence_group: Group = None,
         generator: Generator | None = None,
         seed: int | None = None,
     ) -> None:
@@ -105,7 +112,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             check_count("redraw_every", redraw_every)
         if attention is not None and not isinstance(attention, SummarisedAttention):
             raise TypeError(f"attention is {attention!r}; expected a hrf.SummarisedAttention, or None")
+        if attention is not None and sequence_group is not None:
+            raise ValueError(
+                "attention and sequence_group are both given; summaries follow all keys of a sequence"
+            )
         self.attention = attention
+        self._ranks = None if sequence_group is None else Ranks(sequence_group)
         self.normalize, self.redraw_every = normalize, redraw_every
         # Half precision is for the parameters only: the map computes in float32 or wider.
         weight = self.out_proj.weight
@@ -185,7 +197,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         if own and key_padding_mask is not None:  # padding of self-attention is padding of queries, too
             options["query_padding_mask"] = key_padding_mask != 0
         weights = None
-        if need_weights:
+        if self._ranks is not None:
+            mixed = self._over_ranks(self._ranks, q, k, v, need_weights, options)
+        elif need_weights:
             weights = attention(q, k, unit_values(k), method, **options)
             mixed = weights @ v
             weights = weights.mean(-3) if average_attn_weights else weights
@@ -193,6 +207,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             mixed = attention(q, k, v, method, **options)
         output = self.out_proj(mixed.transpose(-3, -2).flatten(-2))
         return output.transpose(0, 1) if batched and not self.batch_first else output, weights
+
+    def _over_ranks(
+        self, ranks: Ranks, q: Tensor, k: Tensor, v: Tensor, need_weights: bool, options: dict[str, Any]
+    ) -> Tensor:
+        if need_weights or options.pop("attn_mask") is not None:
+            raise ValueError(
+                "need_weights or attn_mask came with a sequence_group; expected neither: no rank has all keys"
+            )
+        return distributed.attention(q, k, v, self.feature_map, group=ranks.group, **options)
 
     def _projected(self, *inputs: Tensor) -> list[Tensor]:
         """Project queries, keys and values, and split heads: ``(..., L, ·) -> (..., H, L, head_dim)``."""
@@ -214,7 +237,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             return
         if self.passes and self.passes % self.redraw_every == 0:
             # A copy: pending backward passes recompute features with the old map.
-            self.feature_map = copy.deepcopy(self.feature_map).redraw_()
+            drawn = copy.deepcopy(self.feature_map)
+            ranks = self._ranks
+            self.feature_map = drawn.redraw_() if ranks is None else distributed.redraw_(drawn, ranks.group)
         self.passes += 1
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -54,9 +54,7 @@ class Sampler(nn.Module):
             generator: the source of randomness, on the device of the queries; PyTorch's global generator by default.
             seed: seed of a new generator, in place of ``generator``.
         """
-        if check_count("k", k) > self.n_classes:
-            raise ValueError(f"k is {k}; expected at most the number of classes, {self.n_classes}")
-        flat = self._flat(queries)
+        flat = self.checked_queries(queries, k)
         generator = generator_of(generator, seed, queries.device)
         with torch.autocast(queries.device.type, enabled=False):  # half precision cannot carry an exponential
             ids, log_probs = self._sample(flat, k, generator)
@@ -65,13 +63,7 @@ class Sampler(nn.Module):
     @torch.no_grad()
     def log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         """Return log q(id | x) for any classes: ``(..., d), (..., n) -> (..., n)``."""
-        flat = self._flat(queries)
-        check_tensors(ids=ids)
-        if ids.ndim != queries.ndim or ids.shape[:-1] != queries.shape[:-1] or not ids.shape[-1]:
-            raise ValueError(
-                f"ids has shape {tuple(ids.shape)}; expected ({', '.join(map(str, queries.shape[:-1]))}, n), n ≥ 1"
-            )
-        self.check_ids(ids)
+        flat = self.checked_pairs(queries, ids)
         with torch.autocast(queries.device.type, enabled=False):
             return self._log_prob(flat, ids.reshape(len(flat), -1)).view(ids.shape)
 
@@ -87,6 +79,23 @@ class Sampler(nn.Module):
     def rebuild_(self, embeddings: Tensor | None = None) -> Self:
         """Recompute everything, from new embeddings ``(C, d)`` if there are any."""
         return self
+
+    def checked_queries(self, queries: Tensor, k: int) -> Tensor:
+        """Check the arguments of `sample`, and return the queries as ``(N, d)``, in float32 or wider."""
+        if check_count("k", k) > self.n_classes:
+            raise ValueError(f"k is {k}; expected at most the number of classes, {self.n_classes}")
+        return self._flat(queries)
+
+    def checked_pairs(self, queries: Tensor, ids: Tensor) -> Tensor:
+        """Check the arguments of `log_prob`, and return the queries as ``(N, d)``, in float32 or wider."""
+        flat = self._flat(queries)
+        check_tensors(ids=ids)
+        if ids.ndim != queries.ndim or ids.shape[:-1] != queries.shape[:-1] or not ids.shape[-1]:
+            raise ValueError(
+                f"ids has shape {tuple(ids.shape)}; expected ({', '.join(map(str, queries.shape[:-1]))}, n), n ≥ 1"
+            )
+        self.check_ids(ids)
+        return flat
 
     def check_ids(self, ids: Tensor, name: str = "ids") -> None:
         """Refuse a tensor of anything but classes, calling it ``name``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from hrf.numerics import finite
 
-__all__ = ["branch_weights", "choose", "chosen_products", "step_down"]
+__all__ = ["branch_weights", "choose", "chosen_products", "mixed", "step_down", "uniform_ids"]
 
 _CLOSE = 30.0  # log scales this close to each other can share one scale without loss
 
@@ -100,3 +101,20 @@ def step_down(
     assert branch is not None
     log_p = weights.gather(-1, branch).log() - total.log()
     return (nodes[..., :1] + branch).flatten(1), log_p.flatten(1)
+
+
+def uniform_ids(
+    shape: tuple[int, int], n_classes: int, share: float, generator: Generator | None, device: torch.device
+) -> Tensor:
+    """Draw classes for the share of uniform draws, −1 for all other draws."""
+    uniform = torch.rand(shape, generator=generator, device=device) < share
+    ids = torch.randint(n_classes, shape, generator=generator, device=device)
+    return ids.masked_fill_(~uniform, -1)
+
+
+def mixed(log_q: Tensor, share: float, n_classes: int) -> Tensor:
+    """Mix a share of uniform draws into probabilities: (1 − share) q + share / n_classes, in logs."""
+    if not share:
+        return log_q
+    uniform = log_q.new_tensor(math.log(share / n_classes))
+    return torch.logaddexp(log_q + math.log1p(-share), uniform)

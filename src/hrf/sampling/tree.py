@@ -27,7 +27,7 @@ from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.numerics import Features, finite
 from hrf.sampling.base import EmbeddingSampler, Samples
-from hrf.sampling.choice import branch_weights, chosen_products, step_down
+from hrf.sampling.choice import branch_weights, chosen_products, mixed, step_down, uniform_ids
 
 __all__ = ["SoftmaxSampler"]
 
@@ -104,16 +104,21 @@ class SoftmaxSampler(EmbeddingSampler):
         self.feature_map = feature_map.to(self.embeddings.device)
         self.uniform_share = share
         if leaf_size is None:
-            held = self.n_classes * feature_map.feature_dim * self.embeddings.itemsize
+            held = self.tree_classes * feature_map.feature_dim * self.embeddings.itemsize
             leaf_size = 1 if held <= tuning.TREE_HELD_BYTES else tuning.TREE_LEAF
         self.leaf_size = check_count("leaf_size", leaf_size)
-        self._spans = _spans(self.n_classes, self.leaf_size)
+        self._spans = _spans(self.tree_classes, self.leaf_size)
         count = math.ceil(self.n_classes / self._spans[0])
         for level, _ in enumerate(self._spans):
             nodes = self.embeddings.new_zeros(count * tuning.TREE_FAN**level, feature_map.feature_dim)
             self.register_buffer(f"level_{level}", nodes)
             self.register_buffer(f"log_scale_{level}", nodes.new_full((len(nodes),), -torch.inf))
         self.rebuild_()
+
+    @property
+    def tree_classes(self) -> int:
+        """Number of classes that decides on the levels of the tree."""
+        return self.n_classes
 
     @property
     def levels(self) -> list[Tensor]:
@@ -175,30 +180,54 @@ class SoftmaxSampler(EmbeddingSampler):
     # The walk down.
 
     def _sample(self, queries: Tensor, k: int, generator: Generator | None) -> Samples:
-        drawn = [
-            self._walk(x, k, generator, None) for x in self._features(queries).split(tuning.TREE_QUERIES)
-        ]
-        return Samples(*map(torch.cat, zip(*drawn, strict=True)))
+        drawn = []
+        for x in self.query_features(queries).split(tuning.TREE_QUERIES):
+            drawn.append(self.walk(x, k, self._uniform(len(x), k, generator), generator=generator))
+        ids, log_q = map(torch.cat, zip(*drawn, strict=True))
+        return Samples(ids, self._mixed(log_q))
 
     def _log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         blocks = zip(
-            self._features(queries).split(tuning.TREE_QUERIES), ids.split(tuning.TREE_QUERIES), strict=True
+            self.query_features(queries).split(tuning.TREE_QUERIES),
+            ids.split(tuning.TREE_QUERIES),
+            strict=True,
         )
-        return torch.cat([self._walk(x, ids.shape[1], None, block).log_probs for x, block in blocks])
+        return self._mixed(
+            torch.cat([self.walk(x, ids.shape[1], block, drawn=False).log_probs for x, block in blocks])
+        )
 
-    def _features(self, queries: Tensor) -> Tensor:
+    def query_features(self, queries: Tensor) -> Tensor:
         """Compute features of the queries, ``(N, features)``; the scale of a row cancels."""
         values, _ = self.feature_map.scaled_queries(self._at_radius(queries.to(self.embeddings.dtype)))
         values = F.normalize(values, dim=-1)
         # Products with tiny features would be subnormal numbers, on which processors are slow.
         return values.masked_fill_(values.abs() < _SMALLEST, 0)
 
-    def _walk(self, x: Tensor, k: int, generator: Generator | None, ids: Tensor | None) -> Samples:
-        """Draw for queries, or follow the way to given classes: ``(n, features) -> (n, k)``."""
-        forced = self._uniform(len(x), k, generator) if ids is None else ids
-        step = partial(
-            step_down, n_classes=self.n_classes, forced=forced, drawn=ids is None, generator=generator
-        )
+    def log_mass(self, x: Tensor) -> Tensor:
+        """Return the log of the mass of all classes for features of queries, as a walk sees it: ``(N, ·) -> (N,)``."""
+        products = x @ self.levels[0].mT
+        logs = products.clamp(min=0).log().masked_fill(products <= self._floor(), -torch.inf)
+        return torch.logsumexp(logs + self.log_scales[0], -1)
+
+    def walk(
+        self,
+        x: Tensor,
+        k: int,
+        forced: Tensor | None = None,
+        *,
+        drawn: bool = True,
+        generator: Generator | None = None,
+    ) -> Samples:
+        """Draw by the tree alone, without the share of uniform draws, or follow the way to given classes.
+
+        Args:
+            x: features of queries, ``(n, features)``.
+            k: number of draws.
+            forced: classes whose way is given, ``(n, k)``; negative where a class is drawn.
+            drawn: whether there is anything to draw.
+            generator: the source of randomness.
+        """
+        step = partial(step_down, n_classes=self.n_classes, forced=forced, drawn=drawn, generator=generator)
         weigh = partial(branch_weights, floor=self._floor())
         (top, *levels), (top_scale, *scales) = self.levels, self.log_scales
         nodes = torch.arange(len(top), device=x.device).view(1, 1, -1)
@@ -212,7 +241,7 @@ class SoftmaxSampler(EmbeddingSampler):
             nodes = _children(node, self.leaf_size)
             node, log_p = step(weigh(*self._leaf_products(x, node)), nodes, 1, 1)
             log_q += log_p
-        return Samples(node, self._mixed(log_q))
+        return Samples(node, log_q)
 
     def _floor(self) -> float:
         """Return the cosine of query and node up to which a mass is rounding noise; sums without signs have none."""
@@ -233,19 +262,12 @@ class SoftmaxSampler(EmbeddingSampler):
         return Features(products.unflatten(0, leaves.shape), log_scale.unflatten(0, leaves.shape))
 
     def _uniform(self, n: int, k: int, generator: Generator | None) -> Tensor | None:
-        """Draw classes for the share of uniform draws, −1 for all other draws: ``(n, k)``."""
         if not self.uniform_share:
             return None
-        device = self.embeddings.device
-        uniform = torch.rand(n, k, generator=generator, device=device) < self.uniform_share
-        ids = torch.randint(self.n_classes, (n, k), generator=generator, device=device)
-        return ids.masked_fill_(~uniform, -1)
+        return uniform_ids((n, k), self.n_classes, self.uniform_share, generator, self.embeddings.device)
 
     def _mixed(self, log_q: Tensor) -> Tensor:
-        if not self.uniform_share:
-            return log_q
-        uniform = log_q.new_tensor(math.log(self.uniform_share / self.n_classes))
-        return torch.logaddexp(log_q + math.log1p(-self.uniform_share), uniform)
+        return mixed(log_q, self.uniform_share, self.n_classes)
 
 
 def _children(nodes: Tensor, n: int) -> Tensor:

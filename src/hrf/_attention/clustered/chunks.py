@@ -99,8 +99,14 @@ class _Clustered(ChunkFeatures):
             part.write(state, v)
 
     @override
-    def gradient(self, g: Tensor, states: list[Tensor], weights: Tensor, others: Self) -> list[Tensor]:
-        found = []
+    def gradient(
+        self, g: Tensor, states: list[Tensor], weights: Tensor | None = None, others: Self | None = None
+    ) -> list[Tensor]:
+        found: list[Tensor] = []
+        if weights is None or others is None:
+            for own, state in zip(self.parts, states, strict=True):
+                found += own.pulled(state, g)
+            return found
         for own, other, state in zip(self.parts, others.parts, states, strict=True):
             grad_weights, grad_values = own.pulled(state, g)
             both = own.meets(other).mul_(weights)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Path
-from hrf._attention.dense.chunks import ChunkFeatures, Chunks, Dense, joined
+from hrf._attention.dense.chunks import Chunks, Dense, RunningState, joined
 from hrf._attention.dense.one_token import one_token
 from hrf._attention.dense.unscaled_positive import UnscaledPositive
 from hrf._attention.quotients import Outputs
@@ -70,21 +70,6 @@ def _cut(query: Tensor, key: Tensor, chunks: Chunks) -> Iterator[_Chunk]:
         yield _Chunk(slice(start, stop), slice(start * groups, stop * groups), groups)
 
 
-@dataclass
-class _Running:
-    """A state in parts that are written in place, and its scale."""
-
-    states: list[Tensor]
-    scale: Tensor
-
-    def add(self, psi: ChunkFeatures, v: Tensor, top: Tensor) -> None:
-        """Add the keys of a chunk, at the scale ``top (N, 1, 1)``."""
-        for state in self.states:
-            state.mul_((self.scale - top).exp())
-        psi.add_to(self.states, v * (psi.log_scale - top).exp())
-        self.scale = top
-
-
 def _forward(
     make_chunks: Callable[[Call], Chunks],
     call: Call,
@@ -109,7 +94,7 @@ def _forward(
             outputs = outputs._replace(log_scale=unscaled.query_log_scale())
     else:
         chunks = make_chunks(call)
-        running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
+        running = RunningState(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
         signed, seen = not call.feature_map.nonnegative, Running(call.visible)
         outputs = Outputs.empty(running.states[0], query.shape[2], moved=signed and saved is not None)
         tops = running.scale.new_empty(len(running.scale), key.shape[2], 1)
@@ -149,7 +134,7 @@ def _backward(
 ) -> Sequence[Tensor | None]:
     query, key, value, state, scale, exact_scale, tops, *rest = saved
     chunks, learned = make_chunks(call), {p: torch.zeros_like(p) for p in call.learned}
-    running = _Running(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
+    running = RunningState(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
     gradients = _Gradients(
         call, chunks, query, key, value, tops, Outputs(*rest), grads[0].flatten(0, 1), learned
     )
@@ -182,7 +167,7 @@ class _Gradients:
     learned: dict[Tensor, Tensor]
 
     def over_queries(
-        self, running: _Running, exact_scale: Tensor | None
+        self, running: RunningState, exact_scale: Tensor | None
     ) -> tuple[Tensor, Tensor | None, dict[int, Tensor]]:
         """Go forward in time: gradients of queries and exact sums, and the scale that each chunk starts from."""
         chunks, divided, rule = self.chunks, self.divided, self.call.rule

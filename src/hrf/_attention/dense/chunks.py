@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,7 +22,17 @@ from hrf._attention.call import Call
 from hrf.features.base import Side
 from hrf.numerics import Features
 
-__all__ = ["LOWEST", "ChunkFeatures", "Chunks", "Dense", "Pull", "Scratch", "joined", "pulled"]
+__all__ = [
+    "LOWEST",
+    "ChunkFeatures",
+    "Chunks",
+    "Dense",
+    "Pull",
+    "RunningState",
+    "Scratch",
+    "joined",
+    "pulled",
+]
 
 # The log scale of a sum without terms. Finite, so that differences of scales are never NaN.
 LOWEST = -1e30
@@ -62,8 +73,13 @@ class ChunkFeatures(ABC):
         """Add Σ ψ vᵀ to S in place."""
 
     @abstractmethod
-    def gradient(self, g: Tensor, states: list[Tensor], weights: Tensor, others: Self) -> list[Tensor]:
-        """Return the gradient S g + Σ weights · φ over the other side, ``weights (N, T, S)``, as `Pull` takes it."""
+    def gradient(
+        self, g: Tensor, states: list[Tensor], weights: Tensor | None = None, others: Self | None = None
+    ) -> list[Tensor]:
+        """Return the gradient S g + Σ weights · φ over the other side, if any, as `Pull` takes it.
+
+        ``weights (N, T, S)``.
+        """
 
 
 class Chunks(ABC):
@@ -89,6 +105,10 @@ class Chunks(ABC):
     @abstractmethod
     def traced(self, u: Tensor, rows: slice, side: Side) -> tuple[ChunkFeatures, Pull]:
         """Map rows of query or key, and return the way back for gradients."""
+
+    def blocks(self, u: Tensor) -> Iterator[slice]:
+        """Cut the rows of ``u (B, H, L, d)`` into blocks."""
+        return _cut(u, self.multiple * tuning.CAUSAL_CHUNK)
 
     def vectors(self, u: Tensor, rows: slice, side: Side) -> Tensor:
         """Return the vectors to map, ``(B, H, rows, d)``: scaled, and zero where ignored."""
@@ -141,8 +161,11 @@ class DenseFeatures(ChunkFeatures):
         states[0].baddbmm_(self.values.mT, v)
 
     @override
-    def gradient(self, g: Tensor, states: list[Tensor], weights: Tensor, others: Self) -> list[Tensor]:
-        return [(g @ states[0].mT).baddbmm_(weights, others.values)]
+    def gradient(
+        self, g: Tensor, states: list[Tensor], weights: Tensor | None = None, others: Self | None = None
+    ) -> list[Tensor]:
+        grad = g @ states[0].mT
+        return [grad if weights is None or others is None else grad.baddbmm_(weights, others.values)]
 
 
 class Dense(Chunks):
@@ -154,11 +177,10 @@ class Dense(Chunks):
         # Gradients of parameters are left to autograd.
         self._by_hand = call.feature_map.has_pullback and not call.learned
 
+    @override
     def blocks(self, u: Tensor) -> Iterator[slice]:
-        """Cut the rows of ``u (B, H, L, d)`` into blocks."""
         floats = max(1, u.shape[0] * u.shape[1] * self.call.feature_map.feature_dim)
-        size = max(tuning.DENSE_LEAST_ROWS, tuning.DENSE_FLOATS // floats)
-        return (slice(start, min(start + size, u.shape[2])) for start in range(0, u.shape[2], size))
+        return _cut(u, max(tuning.DENSE_LEAST_ROWS, tuning.DENSE_FLOATS // floats))
 
     @override
     def split(self, state: Tensor) -> list[Tensor]:
@@ -192,9 +214,28 @@ class Dense(Chunks):
         return DenseFeatures(features.values.detach().flatten(0, 1), log_scale), pull_through
 
 
+@dataclass
+class RunningState:
+    """A state in parts that are written in place, and its scale."""
+
+    states: list[Tensor]
+    scale: Tensor
+
+    def add(self, psi: ChunkFeatures, v: Tensor, top: Tensor) -> None:
+        """Add the keys of a chunk, at the scale ``top (N, 1, 1)``."""
+        for state in self.states:
+            state.mul_((self.scale - top).exp())
+        psi.add_to(self.states, v * (psi.log_scale - top).exp())
+        self.scale = top
+
+
 def joined(states: list[Tensor]) -> Tensor:
     """Concatenate the parts of a state; a single part is returned as it is."""
     return states[0] if len(states) == 1 else torch.cat(states, 1)
+
+
+def _cut(u: Tensor, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, u.shape[2])) for start in range(0, u.shape[2], size))
 
 
 def pulled(
