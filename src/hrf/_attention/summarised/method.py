@@ -27,9 +27,9 @@ class SummarisedAttention:
     Args:
         n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈1 + log₂(L)/2⌉ for L queries: 64 at 512 and
             1,024, 128 at 4,096, so that the time of summaries per token grows with √L. Exact pairs come on top: their
-            share depends on the data, and falls with the length: on text from 7 % at 512 tokens to 4 % at 4,096. A sequence with fewer queries than groups or
-            fewer keys than clusters is computed exactly; without sizes given, also one of fewer than 256 queries or
-            keys.
+            share depends on the data, and falls with the length: on text from 7 % at 512 tokens to 4 % at 4,096. A
+            sequence with fewer queries than groups or fewer keys than clusters is computed exactly; without sizes
+            given, also one of fewer than 256 queries or keys.
         n_clusters: clusters of keys per head, by the same rule from the number of keys.
         tolerance: τ. 0 is exact attention, ``math.inf`` has no exact pair; ``"auto"`` picks τ per head, for
             ``target_error``.

@@ -2,7 +2,7 @@
 
 For a query x = rᵢ + δ the weight of a summarised key j is wrong by the factor exp(δᵀ(yⱼ − ȳ)). Over a group with normal
 δ it is log-normal with the variance γᵢd²ⱼ of its logarithm, so a share is wrong by 1 − exp(−γᵢd²ⱼ) of its second
-moment, and the output o moves by (vⱼ − o) times that. With errors of different keys taken as independent, the model says
+moment, and the output o moves by (vⱼ − o) times that. With errors of different keys taken as independent the model is
 
     e(x) = E‖error‖² = Σⱼ pⱼ(x)² (1 − exp(−γᵢd²ⱼ)) ‖vⱼ − oᵢ‖²        over the summarised keys of the group of x
 
@@ -116,7 +116,7 @@ def _by_query(heads: Heads, plan: Plan) -> Tensor:
 def tolerance_for(
     heads: Heads, trees: tuple[Parts, Parts], groups: QueryGroups, clusters: KeyClusters, target: float
 ) -> Tensor:
-    """Return the largest tolerance of each head whose error by the model is at most ``target``, ``(N,)``; 0 if none is."""
+    """Return the largest tolerance per head whose error by the model is at most a target, ``(N,)``; 0 if none is."""
     n = len(heads.x)
     tolerances = 2 ** LOG2_TOLERANCES.to(heads.x)
     edges = log_limits(tolerances, heads.keys.sum(-1, keepdim=True))  # (N, tolerances)
