@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from hrf.integrations.transformers import convert
-from integrations.models import FAMILIES, ROUNDING, batches, bert, final, llama, made, padded
+from integrations.models import (
+    DECODERS,
+    FAMILIES,
+    LENGTH,
+    ROUNDING,
+    batches,
+    bert,
+    final,
+    llama,
+    made,
+    padded,
+)
 
 
 def assert_compiled_is_the_same(model, backend="aot_eager", **inputs):
@@ -40,4 +51,17 @@ def test_compiled_layers_share_their_maps_with_uncompiled_layers(tokens):
     """Maps come from the seed and the index of a layer, whoever makes them."""
     compiled = torch.compile(made(bert), backend="eager", fullgraph=True)
     torch.testing.assert_close(final(compiled(tokens)), final(made(bert)(tokens)), **ROUNDING)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("build", DECODERS)
+def test_compiled_decoders_need_no_mask(build, tokens):
+    assert_compiled_is_the_same(made(build), input_ids=tokens)
+
+
+def test_compiled_decoders_refuse_packed_sequences(tokens):
+    places = torch.cat([torch.arange(4), torch.arange(LENGTH - 4)])[None]
+    compiled = torch.compile(made(llama), backend="aot_eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="neither causal nor bidirectional"):
+        compiled(tokens[:1], position_ids=places, use_cache=False)
     torch.compiler.reset()

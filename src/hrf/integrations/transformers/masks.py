@@ -61,12 +61,20 @@ def mask(
     is_causal = mask_function is causal_mask_function
     if mask_function not in (causal_mask_function, bidirectional_mask_function):
         dense = pattern(mask_function)
-        is_causal = bool((dense == pattern(causal_mask_function)).all())
-        if not is_causal and not bool(dense.all()):
-            raise ValueError(
-                f"this model wants a mask that is neither causal nor bidirectional over its {q_length} queries and "
-                f"{kv_length} keys, such as a sliding window or packed sequences ({_WHY})"
-            )
+        why = (
+            f"this model wants a mask that is neither causal nor bidirectional over its {q_length} queries and "
+            f"{kv_length} keys, such as a sliding window or packed sequences ({_WHY})"
+        )
+        matches = (dense == pattern(causal_mask_function)).all()
+        if torch.compiler.is_compiling():
+            # A graph cannot look at values now, so it checks them when it runs. Compiled decoders come here whenever
+            # they have no attention_mask, since sequences might be packed.
+            torch._assert_async(matches, why)
+            is_causal = True
+        else:
+            is_causal = bool(matches)
+            if not is_causal and not bool(dense.all()):
+                raise ValueError(why)
     width = int(q_offset) + q_length - kv_offset if is_causal else kv_length
     kept = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if kept is None:
