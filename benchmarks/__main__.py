@@ -47,7 +47,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--out", type=Path, default=Path("results"), help="folder for bench.json (default: %(default)s)"
     )
     parser.add_argument(
-        "--only", metavar="PATTERN", help="only cases whose group/name contains this; * and ? allowed"
+        "--only",
+        metavar="PATTERN",
+        help="only cases whose group/name contains this; * and ? allowed; bench.json keeps other groups",
     )
     parser.add_argument(
         "--rounds", type=int, default=21, metavar="N", help="rounds per case (default: %(default)s)"
@@ -62,8 +64,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
-    """Time the cases, print the tables and write ``bench.json``."""
+def run(cases: Sequence[Case], rounds: int, out: Path, *, some: bool) -> None:
+    """Time the cases, print the tables and write ``bench.json``, which keeps other groups if only some cases run."""
     torch.set_num_threads(min(THREADS, os.cpu_count() or 1))
     console = Console()
     if not console.is_terminal:
@@ -97,12 +99,13 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
         growth.show(console, growths)
         growth.draw(growths, out / "attention.png")
     path = out / "bench.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if some and path.exists() else {}
     run_settings = {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP}
     result = {
         "settings": run_settings,
         "environment": environment,
-        "groups": groups,
-        "growth": [growth.as_dict(g) for g in growths],
+        "groups": known.get("groups", {}) | groups,
+        "growth": [growth.as_dict(g) for g in growths] or known.get("growth", []),
     }
     write(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
     console.print(f"Written to {path}", highlight=False)
@@ -110,4 +113,4 @@ def run(cases: Sequence[Case], rounds: int, out: Path) -> None:
 
 if __name__ == "__main__":
     args = arguments()
-    run(args.cases, args.rounds, args.out)
+    run(args.cases, args.rounds, args.out, some=args.only is not None)

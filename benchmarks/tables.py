@@ -146,15 +146,16 @@ def passages(result: dict[str, Any]) -> str:
     """Tabulate cosines and neighbours of embeddings with summarised attention."""
     lines = []
     for text, name, found in _by_text(result["summarised"]):
-        share = f"{found['exact_share']:.1%}" if "exact_share" in found else ""
+        own = _account(found) if "exact_share" in found else ["", ""]
         same = f"{found['same_neighbour']:.0%}", f"{found['margin_of_changed']:.4f}"
-        lines.append([text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", share, *same])
+        lines.append([text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", *own, *same])
     headings = [
         "text",
         "attention",
         "mean cosine",
         "smallest",
         "pairs exact",
+        "errors predicted",
         "same neighbour",
         "lost by at most",
     ]
@@ -164,10 +165,10 @@ def passages(result: dict[str, Any]) -> str:
 def long_passages(result: dict[str, Any]) -> str:
     """Tabulate cosines of windows of long passages with summarised attention."""
     lines = [
-        [text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", f"{found['exact_share']:.1%}"]
+        [text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", *_account(found)]
         for text, name, found in _by_text(result["long"])
     ]
-    return table(["text", "attention", "mean cosine", "smallest", "pairs exact"], lines)
+    return table(["text", "attention", "mean cosine", "smallest", "pairs exact", "errors predicted"], lines)
 
 
 def ranks(result: dict[str, Any]) -> str:
@@ -249,6 +250,10 @@ def _by_text(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]
     for text, by_kind in found.items():
         for name, numbers in by_kind.items():
             yield TEXTS[text], _tolerance(name), numbers
+
+
+def _account(found: dict[str, float]) -> list[str]:
+    return [f"{found['exact_share']:.1%}", f"{found['predicted']:.1%}"]
 
 
 def _tolerance(name: str) -> str:
