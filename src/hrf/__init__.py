@@ -5,6 +5,7 @@ features                   feature maps, from projections (read ``features/__ini
 _attention                 `hrf.attention` (read ``_attention/dispatch.py`` first)
 sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
 advice, cli, report        `hrf.advise`; the command; tables, numbers and pages that both share
+learn                      kernel machines as scikit-learn estimators, on arrays, data frames and Dask collections
 kernels, theory            exact kernels and closed-form errors, independent of the code they check
 checks, numerics, tuning   argument checks; log scales; block sizes
 registry, atomic_write     classes that files may name; files that appear whole or not at all
@@ -17,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hrf import fitting, kernels, nn, projections, sampling, theory
+    from hrf import fitting, kernels, learn, nn, projections, sampling, theory
     from hrf._attention import (
         AttentionState,
         Denominator,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         SummaryReport,
         attention,
     )
-    from hrf.advice import advise
+    from hrf.advice import advise, advise_kernel
     from hrf.features import coefficients
     from hrf.features.asymmetric import AsymmetricExponential
     from hrf.features.base import FeatureMap
@@ -66,10 +67,12 @@ __all__ = [
     "SummaryReport",
     "Trigonometric",
     "advise",
+    "advise_kernel",
     "attention",
     "coefficients",
     "fitting",
     "kernels",
+    "learn",
     "load",
     "nn",
     "projections",
@@ -88,7 +91,7 @@ _NAMES = {
         "SummaryReport",
         "attention",
     ),
-    "hrf.advice": ("advise",),
+    "hrf.advice": ("advise", "advise_kernel"),
     "hrf.features": ("coefficients",),
     "hrf.features.asymmetric": ("AsymmetricExponential",),
     "hrf.features.base": ("FeatureMap",),
@@ -111,6 +114,7 @@ _MODULES = {
     "features",
     "fitting",
     "kernels",
+    "learn",
     "nn",
     "numerics",
     "projections",
