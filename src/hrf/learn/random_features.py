@@ -53,6 +53,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
 
     Attributes:
         feature_map_: the map; it takes rows multiplied by `scale_`.
+        map_name_: the name of the map, or of its class if a map was given.
         gamma_: γ as a number.
         scale_: √(2γ) for ``"rbf"``, √γ for ``"softmax"``.
         error_: root of the mean squared error of φ(x)·φ(y) over pairs of rows: in closed form over draws of ω where it
@@ -111,7 +112,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         """Map rows ``X (N, d)`` to features ``(N, D)``, in the precision of X; lazily for Dask collections."""
         check_is_fitted(self, "feature_map_")
         rows = rows_of(self, X, width=self.feature_map_.feature_dim, reset=False)
-        return rows.map(partial(block_features, self), self.feature_map_.feature_dim)
+        return rows.map(partial(block_features, self))
 
     def block(self, x: Array) -> Array:
         """Map the checked rows of one block, ``(n, d) -> (n, D)``."""
@@ -139,13 +140,17 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
     def _chosen(self, x: Array, y: Array | None, seed: int) -> FeatureMap:
         """Return the map: the given one, the named one, or the one that does best on the sample."""
         if isinstance(self.feature_map, FeatureMap):
+            self.map_name_ = type(self.feature_map).__name__
             return self._given(self.feature_map, x.shape[1])
         name: Any = self.feature_map
         arguments: dict[str, Any] = {"kernel": self.kernel, "projection": self.projection, "seed": seed}
         if name == "auto" and len(x) >= LEAST_ROWS:
-            return advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments).best
+            advice = advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments)
+            self.map_name_ = advice.ranking[0].name
+            return advice.best
         if name == "auto":  # too few rows to measure anything on; one feature is too few for a sine and a cosine
             name = "trigonometric" if self.n_components > 1 else "optimal-positive"
+        self.map_name_ = name
         return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
 
     def _given(self, given: FeatureMap, dim: int) -> FeatureMap:

@@ -64,8 +64,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
     def predict(self, X: Any) -> Any:
         """Return predictions ``(N,)`` or ``(N, k)``; lazily for Dask collections."""
         rows = self._new_rows(X)
-        columns = None if self.coef_.ndim == 1 else self.coef_.shape[1]
-        return rows.map(partial(linear_step, self.features_, self.coef_, self.intercept_), columns)
+        return rows.map(partial(linear_step, self.features_, self.coef_, self.intercept_))
 
     def _begin(self, rows: Rows) -> None:
         if not (isinstance(self.alpha, int | float) and self.alpha >= 0):

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from hrf.learn.progress import advance
 
-__all__ = ["Array", "ArrayRows", "Rows", "Step", "block_size"]
+__all__ = ["DTYPES", "Array", "ArrayRows", "Rows", "Step", "block_size"]
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
 Step = Callable[[Array, Any], Result]
+
+DTYPES = (np.float64, np.float32)  # that estimators compute in; others become the first
 
 _BLOCK_NUMBERS = 1 << 21  # features of a block: 16 MB in float64
 
@@ -37,8 +39,8 @@ class Rows(Protocol):
     def reduce(self, step: Step[Result], combine: Callable[[Result, Result], Result]) -> Result:
         """Apply the step to every block and combine the results."""
 
-    def map(self, step: Step[Array], columns: int | None = None) -> Any:
-        """Apply the step to every block and stack the results; for Dask, they have so many columns, or one axis."""
+    def map(self, step: Step[Array]) -> Any:
+        """Apply the step to every block and stack the results; lazily for Dask collections."""
 
     def sample(self, n: int, seed: int) -> tuple[Array, Array | None]:
         """Return up to n rows from all over the table, and their targets."""
@@ -73,7 +75,7 @@ class ArrayRows:
         advance("blocks", len(starts), len(starts))
         return total
 
-    def map(self, step: Step[Array], columns: int | None = None) -> Array:
+    def map(self, step: Step[Array]) -> Array:
         """Apply the step to every block and stack the results."""
         blocks = [step(*self._block(start)) for start in range(0, len(self.x), self._size)]
         return np.concatenate(blocks)

@@ -37,7 +37,8 @@ class Stored(Registered, nn.Module):
     def __init__(self, estimator: str, names: list[str], values: list[Any]) -> None:
         super().__init__()
         self.estimator, self.names, self.values = estimator, names, values
-        self.parts = nn.ModuleList([value for value in values if isinstance(value, nn.Module)])
+        flat = [part for value in values for part in (value if isinstance(value, list) else [value])]
+        self.parts = nn.ModuleList([part for part in flat if isinstance(part, nn.Module)])
 
     @override
     def config(self) -> dict[str, Any]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
-from hrf.learn.rows import Array, ArrayRows, Rows
+from hrf.learn.rows import DTYPES, ArrayRows, Rows
 
-__all__ = ["checked_block", "is_dask", "rows_of"]
-
-DTYPES = (np.float64, np.float32)
+__all__ = ["is_dask", "rows_of"]
 
 
 def is_dask(data: Any) -> bool:
@@ -38,8 +35,3 @@ def rows_of(estimator: Any, x: Any, y: Any = None, *, width: int, reset: bool, *
         return ArrayRows(validate_data(estimator, x, dtype=DTYPES, reset=reset), None, width)
     x, y = validate_data(estimator, x, y, dtype=DTYPES, reset=reset, **checks)
     return ArrayRows(x, y, width)
-
-
-def checked_block(block: Any) -> Array:
-    """Check the rows of one Dask block: finite numbers."""
-    return check_array(block, dtype=DTYPES, ensure_min_samples=0)
