@@ -10,6 +10,7 @@ objective      error of one draw
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -20,7 +21,7 @@ from torch import Generator, Tensor
 from hrf.advice.errors import Interval, interval_over_draws
 from hrf.features.base import FeatureMap
 
-__all__ = ["GramObjective", "GramProblem", "LabelledRows", "predicted_gram_error"]
+__all__ = ["GramObjective", "GramProblem", "LabelledRows", "plain_features", "predicted_gram_error"]
 
 GramObjective = Literal["gram", "ridge"]
 
@@ -70,14 +71,26 @@ class GramProblem:
 
     def _score(self, feature_map: FeatureMap) -> Tensor:
         if self.fitted.y is not None and self.held_out.y is not None:
-            features = [feature_map.queries(rows.x).double() for rows in (self.fitted, self.held_out)]
+            features = [plain_features(feature_map, rows.x).double() for rows in (self.fitted, self.held_out)]
             return _ridge_error(features[0], self.fitted.y, features[1], self.held_out.y)
         x, y = self._pair
         exact = feature_map.log_kernel(x, y).exp()
-        return (feature_map.queries(x) @ feature_map.queries(y).mT - exact).double().square().mean()
+        return (plain_features(feature_map, x) @ plain_features(feature_map, y).mT - exact).double().square().mean()
 
     def _statistic(self, draws: Tensor) -> Tensor:
         return draws.mean().sqrt() if self.held_out.y is None else draws.mean()
+
+
+def plain_features(feature_map: FeatureMap, x: Tensor) -> Tensor:
+    """Return queries of the map ``(N, D)``; a row so far out that all its features are too small gets zeros."""
+    values, log_scale = feature_map.scaled_queries(x)
+    features = values.mul_(log_scale.exp())
+    if not math.isfinite(float(features.sum())):
+        raise OverflowError(
+            f"features reach exp({float(log_scale.max()):.0f}), which {x.dtype} cannot hold; standardise the rows, lower "
+            "gamma, or use trigonometric features"
+        )
+    return features
 
 
 def _ridge_error(features: Tensor, targets: Tensor, new_features: Tensor, new_targets: Tensor) -> Tensor:
@@ -102,7 +115,7 @@ def predicted_gram_error(feature_map: FeatureMap, x: Tensor) -> float | None:
     """
     half = min(_PREDICTED_ROWS, len(x) // 2)
     first, second = x[:half], x[half : 2 * half]
-    if not torch.equal(feature_map.queries(first), feature_map.keys(first)):
+    if not torch.equal(feature_map.scaled_queries(first).values, feature_map.scaled_keys(first).values):
         return None
     try:
         return float(feature_map.mse(first, second).mean().sqrt())

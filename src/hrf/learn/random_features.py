@@ -19,7 +19,7 @@ from torch import Generator
 from typing_extensions import Self
 
 from hrf.advice import advise_kernel
-from hrf.advice.gram import GramProblem, LabelledRows, predicted_gram_error
+from hrf.advice.gram import GramProblem, LabelledRows, plain_features, predicted_gram_error
 from hrf.advice.kernel_advisor import LEAST_ROWS, input_scale
 from hrf.advice.kernel_maps import KernelName, make_map
 from hrf.checks import check_count
@@ -32,7 +32,7 @@ from hrf.projections import ProjectionKind
 
 __all__ = ["RandomFeatures", "seed_of"]
 
-_SAMPLED = 4096  # rows that maps are chosen by and fitted to
+_SAMPLED = 6144  # rows that maps are chosen by and fitted to
 _PAIRED = 256  # rows on each side of the pairs that errors are measured on
 _MOST_CLASSES = 100  # whole numbers with more values than this are amounts, not classes
 
@@ -47,7 +47,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             where ``fit`` gets targets that are numbers, else by the kernel); one of ``trigonometric``, ``positive``,
             ``optimal-positive``, ``dense-exponential``, ``centred``, ``exponential``, ``angular``, ``clustered``; or a
             `FeatureMap` of the softmax kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
-        n_components: the largest number of features; most maps have an even number.
+        n_components: the largest number of features. Projections make two or more each, of which there is one at least.
         projection: how the rows ω are coupled, one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -117,7 +117,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
     def block(self, x: Array) -> Array:
         """Map the checked rows of one block, ``(n, d) -> (n, D)``."""
         with torch.no_grad():
-            return self.feature_map_.queries(torch.tensor(x * x.dtype.type(self.scale_))).numpy()
+            return plain_features(self.feature_map_, torch.tensor(x * x.dtype.type(self.scale_))).numpy()
 
     @property
     def _n_features_out(self) -> int:
@@ -148,9 +148,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             advice = advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments)
             self.map_name_ = advice.ranking[0].name
             return advice.best
-        if name == "auto":  # too few rows to measure anything on; one feature is too few for a sine and a cosine
-            name = "trigonometric" if self.n_components > 1 else "optimal-positive"
-        self.map_name_ = name
+        self.map_name_ = name = "trigonometric" if name == "auto" else name  # too few rows to measure anything on
         return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
 
     def _given(self, given: FeatureMap, dim: int) -> FeatureMap:
