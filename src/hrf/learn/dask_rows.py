@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from hrf.learn.progress import advance, wanted
-from hrf.learn.rows import DTYPES, Array, Step
+from hrf.learn.rows import DTYPES, Array, ArrayRows, Step
 
 try:
     import dask
@@ -31,13 +31,14 @@ _FAN_IN = 8  # results that one task combines
 _SAMPLED_BLOCKS = 16
 
 
-def dask_rows(estimator: Any, x: Any, y: Any, *, reset: bool) -> DaskRows:
+def dask_rows(estimator: Any, x: Any, y: Any, *, width: int, reset: bool) -> DaskRows:
     """Check columns and chunks; values are checked where the blocks are.
 
     Args:
         estimator: gets ``n_features_in_`` and ``feature_names_in_`` if ``reset``; they are compared otherwise.
         x: a Dask array ``(N, d)`` in one chunk along its columns, or a data frame.
         y: a Dask array or series with the same rows, an array in memory, or ``None``.
+        width: number of features that steps make per row.
         reset: whether the estimator learns its columns from this data.
     """
     header = _header(x)
@@ -50,7 +51,7 @@ def dask_rows(estimator: Any, x: Any, y: Any, *, reset: bool) -> DaskRows:
             "one, as X.rechunk({1: -1}) makes it: a block needs all features of its rows"
         )
     validate_data(estimator, header, skip_check_array=True, reset=reset)
-    return DaskRows(x, None if y is None else _aligned(x, y))
+    return DaskRows(x, None if y is None else _aligned(x, y), width)
 
 
 class DaskRows:
@@ -59,15 +60,17 @@ class DaskRows:
     Args:
         x: the rows.
         y: targets in the same chunks, or ``None``.
+        width: number of features that a step makes per row.
     """
 
-    def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y, self.n_features = x, y, x.shape[1]
+    def __init__(self, x: Any, y: Any, width: int) -> None:
+        self.x, self.y, self.n_features, self._width = x, y, x.shape[1], width
         self.flat_targets = y is not None and y.ndim == 1
 
     def reduce(self, step: Step[Result], combine: Callable[[Result, Result], Result]) -> Result:
         """Apply the step to every block and combine the results, in a tree on the cluster."""
-        shared = dask.delayed(partial(_checked, step), traverse=False)  # sent once, not with every task
+        on_block = partial(_reduced, step, combine, self._width)
+        shared = dask.delayed(on_block, traverse=False)  # sent once, not with every task
         results = [shared(x, y) for x, y in self._blocks()]
         while len(results) > 1:
             groups = [results[k : k + _FAN_IN] for k in range(0, len(results), _FAN_IN)]
@@ -79,13 +82,13 @@ class DaskRows:
         # One row tells the type and the columns of the result.
         probe = step(np.zeros((1, self.n_features), self._dtype), None)
         axes: dict[str, Any] = {"drop_axis": 1} if probe.ndim == 1 else {"chunks": (self.x.chunks[0], probe.shape[1:])}
-        return self.x.map_blocks(partial(_checked, step, y=None), dtype=probe.dtype, meta=probe[:0], **axes)
+        return self.x.map_blocks(partial(_mapped, step, self._width), dtype=probe.dtype, meta=probe[:0], **axes)
 
     def sample(self, n: int, seed: int) -> tuple[Array, Array | None]:
         """Return up to n rows from up to 16 blocks, and their targets."""
         blocks = self._blocks()
         chosen = np.unique(np.linspace(0, len(blocks) - 1, min(len(blocks), _SAMPLED_BLOCKS)).round().astype(int))
-        pick = dask.delayed(partial(_checked, partial(_picked, -(-n // len(chosen)), seed)), traverse=False)
+        pick = dask.delayed(partial(_sampled, -(-n // len(chosen)), seed), traverse=False)
         parts = _computed(dask.delayed(list)([pick(*blocks[k]) for k in chosen]))
         x = np.concatenate([part[0] for part in parts])
         if not len(x):
@@ -144,25 +147,31 @@ def _aligned(x: Any, y: Any) -> Any:
     return y
 
 
-def _checked(step: Step[Result], x: Any, y: Any) -> Result:
-    """Check one block, where it is, and apply the step."""
+def _checked(x: Any, y: Any, width: int = 1) -> ArrayRows:
+    """Check one block, where it is: its rows are read in smaller blocks, since features are wider than rows."""
     rows = check_array(x, dtype=DTYPES, ensure_min_samples=0)
     if y is None:
-        return step(rows, None)
+        return ArrayRows(rows, None, width)
     targets = np.asarray(y)
     if len(targets) != len(rows):
         raise ValueError(f"a block has {len(rows)} rows and {len(targets)} targets; expected one target per row")
     if targets.dtype.kind == "f" and not np.isfinite(targets).all():
         raise ValueError("y has values that are NaN or infinite; expected finite values")
-    return step(rows, targets)
+    return ArrayRows(rows, targets, width)
 
 
-def _picked(n: int, seed: int, x: Array, y: Any) -> tuple[Array, Any]:
-    """Step: up to n rows of a block."""
-    if n < len(x):
-        chosen = np.sort(np.random.default_rng(seed).choice(len(x), n, replace=False))
-        return x[chosen], None if y is None else y[chosen]
-    return x, y
+def _reduced(
+    step: Step[Result], combine: Callable[[Result, Result], Result], width: int, x: Any, y: Any
+) -> Result:
+    return _checked(x, y, width).reduce(step, combine)
+
+
+def _mapped(step: Step[Array], width: int, x: Any) -> Array:
+    return _checked(x, None, width).map(step)
+
+
+def _sampled(n: int, seed: int, x: Any, y: Any) -> tuple[Array, Array | None]:
+    return _checked(x, y).sample(n, seed)
 
 
 def _computed(result: Any) -> Any:

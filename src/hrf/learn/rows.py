@@ -67,7 +67,7 @@ class ArrayRows:
 
     def reduce(self, step: Step[Result], combine: Callable[[Result, Result], Result]) -> Result:
         """Apply the step to every block and combine the results."""
-        starts = range(0, len(self.x), self._size)
+        starts = self._starts()
         total = step(*self._block(0))
         for done, start in enumerate(starts[1:], start=1):
             advance("blocks", done, len(starts))
@@ -77,7 +77,7 @@ class ArrayRows:
 
     def map(self, step: Step[Array]) -> Array:
         """Apply the step to every block and stack the results."""
-        blocks = [step(*self._block(start)) for start in range(0, len(self.x), self._size)]
+        blocks = [step(*self._block(start)) for start in self._starts()]
         return np.concatenate(blocks)
 
     def sample(self, n: int, seed: int) -> tuple[Array, Array | None]:
@@ -86,6 +86,10 @@ class ArrayRows:
             return self.x, self.y
         chosen = np.sort(np.random.default_rng(seed).choice(len(self.x), n, replace=False))
         return self.x[chosen], None if self.y is None else self.y[chosen]
+
+    def _starts(self) -> range:
+        """First rows of all blocks, of which there is one even without rows."""
+        return range(0, max(len(self.x), 1), self._size)
 
     def _block(self, start: int) -> tuple[Array, Array | None]:
         block = slice(start, start + self._size)

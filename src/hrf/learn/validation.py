@@ -30,7 +30,7 @@ def rows_of(estimator: Any, x: Any, y: Any = None, *, width: int, reset: bool, *
     if is_dask(x) or is_dask(y):
         from hrf.learn.dask_rows import dask_rows
 
-        return dask_rows(estimator, x, y, reset=reset)
+        return dask_rows(estimator, x, y, width=width, reset=reset)
     if y is None:
         return ArrayRows(validate_data(estimator, x, dtype=DTYPES, reset=reset), None, width)
     x, y = validate_data(estimator, x, y, dtype=DTYPES, reset=reset, **checks)
