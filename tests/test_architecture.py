@@ -30,6 +30,7 @@ ROOMS = [
     "integrations",
     "report",
     "advice",
+    "learn",
     "read_arrays",
     "cli",
     "__main__",

@@ -86,9 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Kernel methods of hrf.learn beside scikit-learn, at equal width.",
         epilog="Data are read from $HRF_DATA, by default ../shared/data.",
     )
-    parser.add_argument("--seeds", type=int, default=10, help="seeds per set, two or more (default: %(default)s)")
     parser.add_argument(
-        "--out", type=Path, default=Path("results"), help="folder for kernel_methods.json (default: %(default)s)"
+        "--seeds", type=int, default=10, help="seeds per set, two or more (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results"),
+        help="folder for kernel_methods.json (default: %(default)s)",
     )
     args = parser.parse_args(argv)
     torch.set_num_threads(1)

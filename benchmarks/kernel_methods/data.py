@@ -71,5 +71,7 @@ def split(name: str, seed: int, rows: int, new_rows: int) -> Split:
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; set HRF_DATA to the folder that holds {path.parent.name}/")
+        raise FileNotFoundError(
+            f"{path} is not there; set HRF_DATA to the folder that holds {path.parent.name}/"
+        )
     return gzip.decompress(path.read_bytes()).decode().splitlines()

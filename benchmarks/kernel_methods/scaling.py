@@ -50,7 +50,8 @@ def model() -> KernelRidge:
 def on_cluster(client: Client, rows: int) -> tuple[KernelRidge, dict[str, float]]:
     """Fit on the cluster; measure seconds, CPU seconds of the workers and their peak memory."""
     parts = [
-        da.from_delayed(dask.delayed(block)(k), (BLOCK, COLUMNS + 1), dtype=np.float64) for k in range(rows // BLOCK)
+        da.from_delayed(dask.delayed(block)(k), (BLOCK, COLUMNS + 1), dtype=np.float64)
+        for k in range(rows // BLOCK)
     ]
     table = da.concatenate(parts)
     before, start = sum(client.run(time.process_time).values()), time.perf_counter()
@@ -80,17 +81,17 @@ def run(sizes: Sequence[int], path: Path) -> None:
     """Measure all sizes, print and write."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {"columns": COLUMNS, "block": BLOCK, "width": WIDTH, "workers": 2, "sizes": {}}
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        with Client(cluster) as client:
-            client.run(torch.set_num_threads, 1)
-            on_cluster(client, 2 * BLOCK)  # workers import what they need
-            for rows in sizes:
-                fitted, found = on_cluster(client, rows)
-                alone = in_one_process(rows)
-                difference = np.abs(fitted.coef_ - alone.coef_).max() / np.abs(alone.coef_).max()
-                found["coefficient_difference"] = float(difference)
-                result["sizes"][str(rows)] = found
-                print(f"{rows:,} rows: {found}", flush=True)
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    with cluster, Client(cluster) as client:
+        client.run(torch.set_num_threads, 1)
+        on_cluster(client, 2 * BLOCK)  # workers import what they need
+        for rows in sizes:
+            fitted, found = on_cluster(client, rows)
+            alone = in_one_process(rows)
+            difference = np.abs(fitted.coef_ - alone.coef_).max() / np.abs(alone.coef_).max()
+            found["coefficient_difference"] = float(difference)
+            result["sizes"][str(rows)] = found
+            print(f"{rows:,} rows: {found}", flush=True)
     result["environment"] = report.environment()
     write(folder(path.parent) / path.name, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
 

@@ -12,11 +12,11 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 from sklearn.base import clone
 
 from hrf.learn import KernelClassifier, KernelRidge, RandomFeatures, progress
 from hrf.learn import dask_rows as module
+from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
 CHUNK = 70
 X = rows()
@@ -77,7 +77,9 @@ def test_probabilities_and_deviations_are_lazy_too():
     found = model.predict_proba(LAZY)
     assert found.shape == (ROWS, 2)
     np.testing.assert_allclose(found.sum(1).compute(), 1, rtol=1e-12)
-    mean, deviation = clone(MODELS["process"]).fit(LAZY, lazy_targets("process")).predict(LAZY, return_std=True)
+    mean, deviation = (
+        clone(MODELS["process"]).fit(LAZY, lazy_targets("process")).predict(LAZY, return_std=True)
+    )
     assert mean.shape == deviation.shape == (ROWS,)
 
 
@@ -99,7 +101,9 @@ def test_targets_in_other_chunks_or_in_memory():
 def test_a_block_without_rows_is_no_matter():
     empty = da.concatenate([LAZY[:CHUNK], LAZY[:0], LAZY[CHUNK:]])
     model = clone(MODELS["ridge"]).fit(empty, targets("ridge", X))
-    np.testing.assert_allclose(model.coef_, clone(MODELS["ridge"]).fit(X, targets("ridge", X)).coef_, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.coef_, clone(MODELS["ridge"]).fit(X, targets("ridge", X)).coef_, rtol=1e-6
+    )
     assert model.predict(empty).compute().shape == (ROWS,)
 
 
@@ -113,14 +117,34 @@ def bad(k, value):
 @pytest.mark.parametrize(
     ("x", "y", "kind", "sentence"),
     [
-        (LAZY.rechunk((CHUNK, 2)), None, ValueError, r"X has 2 chunks along its features, of 2, 1 columns; expected one"),
-        (LAZY, da.zeros(ROWS - 1), ValueError, f"X has {ROWS} rows and y has {ROWS - 1}; expected one target per row"),
-        (X, da.zeros(ROWS), TypeError, "X is of type ndarray; expected a Dask array or data frame, as the other is"),
+        (
+            LAZY.rechunk((CHUNK, 2)),
+            None,
+            ValueError,
+            r"X has 2 chunks along its features, of 2, 1 columns; expected one",
+        ),
+        (
+            LAZY,
+            da.zeros(ROWS - 1),
+            ValueError,
+            f"X has {ROWS} rows and y has {ROWS - 1}; expected one target per row",
+        ),
+        (
+            X,
+            da.zeros(ROWS),
+            TypeError,
+            "X is of type ndarray; expected a Dask array or data frame, as the other is",
+        ),
         (LAZY, [0.0] * ROWS, TypeError, "y is of type list; expected a Dask array"),
         (LAZY[:, 0], None, ValueError, r"X has shape \(400,\); expected a Dask array \(N, d\)"),
         (bad(4, np.nan), None, ValueError, "Input contains NaN"),
         (bad(4, np.inf), None, ValueError, "Input contains infinity"),
-        (da.from_array(np.full((9, 2), "one"), chunks=3), None, ValueError, "could not convert string to float"),
+        (
+            da.from_array(np.full((9, 2), "one"), chunks=3),
+            None,
+            ValueError,
+            "could not convert string to float",
+        ),
         (LAZY, da.full(ROWS, np.nan, chunks=CHUNK), ValueError, "y has values that are NaN or infinite"),
         (LAZY[LAZY[:, 0] > 99], None, ValueError, r"Found array with 0 sample\(s\)"),
     ],

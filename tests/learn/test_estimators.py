@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
@@ -16,10 +15,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import hrf
-from hrf.learn import KernelClassifier, KernelRidge, RandomFeatures, rows as rows_module
+from hrf.learn import KernelClassifier, KernelRidge, RandomFeatures
+from hrf.learn import rows as rows_module
+from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
 NAMES = sorted(MODELS)
-
 
 
 def checked(estimator):
@@ -97,14 +97,14 @@ def test_values_that_are_not_finite_are_refused(name, fitted, bad):
     x = rows()
     x[3, 1] = bad
     for call in (lambda: output(fitted, x), lambda: clone(fitted).fit(x, targets(name, rows()))):
-        with pytest.raises(ValueError, match="contains NaN|contains infinity"):
+        with pytest.raises(ValueError, match=r"contains NaN|contains infinity"):
             call()
 
 
 def test_texts_and_other_columns_are_refused(fitted):
     with pytest.raises(ValueError, match="could not convert string to float"):
         output(fitted, np.full((2, COLUMNS), "one"))
-    with pytest.raises(ValueError, match="X has 2 features, but .* is expecting 3 features"):
+    with pytest.raises(ValueError, match=r"X has 2 features, but .* is expecting 3 features"):
         output(fitted, rows()[:, :2])
 
 
@@ -121,7 +121,10 @@ def test_a_model_is_fitted_first(name):
         ({"feature_map": "cosine"}, "feature_map is 'cosine'; expected 'auto', one of trigonometric, "),
         ({"kernel": "laplace"}, "kernel is 'laplace'; expected 'rbf' or 'softmax'"),
         ({"projection": "random"}, "projection is 'random'; expected one of iid"),
-        ({"feature_map": hrf.Positive(7, n_projections=4)}, "the feature map has dim=7, heads=None; expected dim=3"),
+        (
+            {"feature_map": hrf.Positive(7, n_projections=4)},
+            "the feature map has dim=7, heads=None; expected dim=3",
+        ),
     ],
 )
 def test_parameters_that_are_wrong_are_named(name, given, sentence):
@@ -133,9 +136,13 @@ def test_parameters_that_are_wrong_are_named(name, given, sentence):
 def test_pipeline_search_and_cross_validation():
     x = rows()
     y = targets("ridge", x)
-    pipeline = make_pipeline(StandardScaler(), RandomFeatures(n_components=32, random_state=0), Ridge(alpha=0.01))
+    pipeline = make_pipeline(
+        StandardScaler(), RandomFeatures(n_components=32, random_state=0), Ridge(alpha=0.01)
+    )
     assert cross_val_score(pipeline, x, y, cv=3).min() > 0.9
-    search = GridSearchCV(KernelRidge(n_features=32, random_state=0), {"alpha": [1e-3, 1e3], "gamma": [0.1]}, cv=3)
+    search = GridSearchCV(
+        KernelRidge(n_features=32, random_state=0), {"alpha": [1e-3, 1e3], "gamma": [0.1]}, cv=3
+    )
     assert search.fit(x, y).best_params_ == {"alpha": 1e-3, "gamma": 0.1}
     classes = targets("logistic", x)
     assert cross_val_score(KernelClassifier(n_features=32, random_state=0), x, classes, cv=3).min() > 0.8

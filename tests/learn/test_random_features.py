@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from learn.models import COLUMNS, rows
 from sklearn.metrics.pairwise import rbf_kernel
 
 import hrf
 from hrf.advice.kernel_maps import ADVISED, NAMES
 from hrf.learn import RandomFeatures
 from hrf.learn.random_features import combined_moments, moments, targets_of_any_kind
+from learn.models import COLUMNS, rows
 
 X = rows()
 
@@ -29,13 +29,15 @@ def test_every_map_by_name(name):
 @pytest.mark.parametrize("name", ADVISED)
 def test_products_estimate_the_kernel(name):
     """The mean over draws is the kernel, to five standard errors."""
-    x, draws = X[:12] / 3, 400
+    x, draws = X[:12] / 3, 60
     exact = rbf_kernel(x, gamma=0.7)
     estimates = np.stack(
         [
             f @ f.T
             for f in (
-                RandomFeatures(gamma=0.7, feature_map=name, n_components=64, random_state=seed).fit_transform(x)
+                RandomFeatures(gamma=0.7, feature_map=name, n_components=64, random_state=seed).fit_transform(
+                    x
+                )
                 for seed in range(draws)
             )
         ]
@@ -53,7 +55,9 @@ def test_the_softmax_kernel():
 
 
 def test_gamma_scale_is_that_of_scikit_learn():
-    assert RandomFeatures(feature_map="positive").fit(X).gamma_ == pytest.approx(1 / (COLUMNS * X.var()), rel=1e-12)
+    assert RandomFeatures(feature_map="positive").fit(X).gamma_ == pytest.approx(
+        1 / (COLUMNS * X.var()), rel=1e-12
+    )
     assert RandomFeatures(feature_map="positive").fit(np.ones((9, 2))).gamma_ == 1.0
 
 
@@ -74,7 +78,9 @@ def test_the_error_is_that_of_the_closed_form_or_measured():
     exact = rbf_kernel(pairs[:64], pairs[64:], gamma=0.5)
     squares = []
     for seed in range(60):
-        features = RandomFeatures(gamma=0.5, feature_map="trigonometric", n_components=32, random_state=seed).fit(pairs)
+        features = RandomFeatures(
+            gamma=0.5, feature_map="trigonometric", n_components=32, random_state=seed
+        ).fit(pairs)
         f = features.transform(pairs)
         squares.append(np.square(f[:64] @ f[64:].T - exact).mean())
     deviation = np.std(squares, ddof=1) / np.sqrt(len(squares))
@@ -121,7 +127,9 @@ def test_a_map_of_ones_own():
     np.testing.assert_allclose(features.transform(X), expected, rtol=1e-6, atol=1e-12)
     same = RandomFeatures(gamma=0.5, feature_map=hrf.GaussianKernel(given)).fit(X)
     assert np.array_equal(same.transform(X), features.transform(X))
-    with pytest.raises(ValueError, match="estimates the Gaussian kernel; expected one for the softmax kernel"):
+    with pytest.raises(
+        ValueError, match="estimates the Gaussian kernel; expected one for the softmax kernel"
+    ):
         RandomFeatures("softmax", feature_map=hrf.GaussianKernel(given)).fit(X)
 
 

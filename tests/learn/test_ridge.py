@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn.models import rows, targets
 from sklearn.kernel_ridge import KernelRidge as ExactRidge
 
 from hrf.learn import KernelRidge
 from hrf.learn.sums import Spectrum, Sums
+from learn.models import rows, targets
 
 X = rows()
 Y = targets("ridge", X)
@@ -16,7 +16,9 @@ Y = targets("ridge", X)
 
 def test_it_solves_the_penalised_problem():
     """The gradient of Σ ‖y − wᵀφ − b‖² + α‖w‖² is 0 at the solution, to rounding."""
-    model = KernelRidge(alpha=0.1, gamma=0.3, feature_map="trigonometric", n_features=64, random_state=0).fit(X, Y)
+    model = KernelRidge(alpha=0.1, gamma=0.3, feature_map="trigonometric", n_features=64, random_state=0).fit(
+        X, Y
+    )
     f = model.features_.transform(X)
     residual = Y - f @ model.coef_ - model.intercept_
     scale = np.abs(f).sum(0).max() * np.abs(Y).max()
@@ -51,7 +53,9 @@ def test_alpha_is_a_number(alpha):
 
 
 def test_no_penalty_is_least_squares():
-    model = KernelRidge(alpha=0, gamma=0.3, feature_map="trigonometric", n_features=16, random_state=0).fit(X, Y)
+    model = KernelRidge(alpha=0, gamma=0.3, feature_map="trigonometric", n_features=16, random_state=0).fit(
+        X, Y
+    )
     f = np.hstack([model.features_.transform(X), np.ones((len(X), 1))])
     expected = f @ np.linalg.lstsq(f, Y, rcond=None)[0]
     np.testing.assert_allclose(model.predict(X), expected, atol=1e-8)

@@ -120,7 +120,7 @@ def _ranked(
     ranking: list[Candidate] = []
     beyond: list[Candidate] = []
     left_out: dict[str, str] = {}
-    builder = _builder(settings, fit, timed)
+    builder = _builder(settings, fit, timed, problem.objective)
     everything = list(proposals(builder))
     for index, proposal in enumerate(everything):
         if progress is not None:
@@ -156,12 +156,12 @@ def _nothing_to_rank(settings: Settings, beyond: list[Candidate], left_out: dict
     return f"no map works ({norms}): {common}; lower the scale of the logits, or compute exact attention"
 
 
-def _builder(settings: Settings, fit: Data, timed: Tensor) -> Builder:
+def _builder(settings: Settings, fit: Data, timed: Tensor, objective: Objective) -> Builder:
     """Collect what candidates are built from."""
     return Builder(
         fit.queries[:_FITTED],
         fit.keys[:_FITTED],
-        fit.problem(settings.objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
+        fit.problem(objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
         settings.budget,
         settings.unit,
         cost_in(settings.unit, _reference(settings), timed),

@@ -75,7 +75,12 @@ class GramProblem:
             return _ridge_error(features[0], self.fitted.y, features[1], self.held_out.y)
         x, y = self._pair
         exact = feature_map.log_kernel(x, y).exp()
-        return (plain_features(feature_map, x) @ plain_features(feature_map, y).mT - exact).double().square().mean()
+        return (
+            (plain_features(feature_map, x) @ plain_features(feature_map, y).mT - exact)
+            .double()
+            .square()
+            .mean()
+        )
 
     def _statistic(self, draws: Tensor) -> Tensor:
         return draws.mean().sqrt() if self.held_out.y is None else draws.mean()
@@ -87,8 +92,8 @@ def plain_features(feature_map: FeatureMap, x: Tensor) -> Tensor:
     features = values.mul_(log_scale.exp())
     if not math.isfinite(float(features.sum())):
         raise OverflowError(
-            f"features reach exp({float(log_scale.max()):.0f}), which {x.dtype} cannot hold; standardise the rows, lower "
-            "gamma, or use trigonometric features"
+            f"features reach exp({float(log_scale.max()):.0f}), which {x.dtype} cannot hold; standardise the rows, "
+            "lower gamma, or use trigonometric features"
         )
     return features
 

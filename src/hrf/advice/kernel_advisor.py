@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from hrf.advice.advisor import FAILURES, Progress
 from hrf.advice.cost import seconds
-from hrf.advice.data import vectors
+from hrf.advice.data import as_vectors
 from hrf.advice.findings import Candidate, Settings
 from hrf.advice.gram import GramProblem, LabelledRows, predicted_gram_error
 from hrf.advice.kernel_maps import ADVISED, KernelName, MapName, make_map
@@ -86,7 +86,9 @@ def advise_kernel(
         except FAILURES as error:
             left_out[name] = str(error).partition("\n")[0]
     if not ranking:
-        raise ValueError(f"no map works (rows have norm {settings.query_norm:.3g}): {next(iter(left_out.values()))}")
+        raise ValueError(
+            f"no map works (rows have norm {settings.query_norm:.3g}): {next(iter(left_out.values()))}"
+        )
     ranking.sort(key=lambda candidate: (candidate.high, candidate.flops))
     return Advice(ranking, [], problem.uniform(ranking[0].feature_map), left_out, settings)
 
@@ -100,15 +102,17 @@ def input_scale(kernel: KernelName, gamma: float) -> float:
 
 def _checked(rows: Any, targets: Any, factor: float) -> LabelledRows:
     """Convert tensors or arrays, multiply rows by the factor; errors say what is wrong with them."""
-    x = vectors(rows, "rows") * factor
+    x = as_vectors(rows, "rows") * factor
     if len(x) < LEAST_ROWS:
         raise ValueError(f"the number of rows is {len(x)}; expected {LEAST_ROWS} or more")
     if targets is None:
         return LabelledRows(x, None)
     y = torch.as_tensor(targets)
-    y = vectors(y[:, None] if y.ndim == 1 else y, "targets")
+    y = as_vectors(y[:, None] if y.ndim == 1 else y, "targets")
     if len(y) != len(x):
-        raise ValueError(f"the numbers of rows and targets are {len(x)} and {len(y)}; expected one target per row")
+        raise ValueError(
+            f"the numbers of rows and targets are {len(x)} and {len(y)}; expected one target per row"
+        )
     return LabelledRows(x, y)
 
 
@@ -118,7 +122,10 @@ def _split(data: LabelledRows, seed: int) -> tuple[GramProblem, Tensor]:
     first, others = order[: int(_FITTED_SHARE * len(order))], order[int(_FITTED_SHARE * len(order)) :]
     fitted, held_out = data.part(first[:_FITTED]), data.part(others[:_HELD_OUT])
     if held_out.y is not None and fitted.y is not None and not (held_out.y - fitted.y.mean(0)).any():
-        held_out, fitted = LabelledRows(held_out.x, None), LabelledRows(fitted.x, None)  # nothing to regress on
+        held_out, fitted = (
+            LabelledRows(held_out.x, None),
+            LabelledRows(fitted.x, None),
+        )  # nothing to regress on
     return GramProblem(fitted, held_out), fitted.x
 
 

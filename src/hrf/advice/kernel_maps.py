@@ -45,7 +45,9 @@ _CLUSTERS = 2  # per side: a pair of clusters gets a quarter of the features
 Maker = Callable[..., FeatureMap]
 
 
-def _drawn(cls: Callable[..., FeatureMap], per_row: int, rows: Tensor, width: int, **common: Any) -> FeatureMap:
+def _drawn(
+    cls: Callable[..., FeatureMap], per_row: int, rows: Tensor, width: int, **common: Any
+) -> FeatureMap:
     return cls(rows.shape[-1], n_projections=_rows_within(width, per_row), **common)
 
 
@@ -55,7 +57,9 @@ def _tilted(
     return cls(rows.shape[-1], n_projections=width, **common).fit(rows, rows)
 
 
-def _exponential(per_row: int, rows: Tensor, width: int, *, matrix: Any, shift: bool, **common: Any) -> FeatureMap:
+def _exponential(
+    per_row: int, rows: Tensor, width: int, *, matrix: Any, shift: bool, **common: Any
+) -> FeatureMap:
     n_projections = _rows_within(width, per_row)
     return Exponential.fit(rows, rows, n_projections=n_projections, matrix=matrix, shift=shift, **common)
 
@@ -63,7 +67,11 @@ def _exponential(per_row: int, rows: Tensor, width: int, *, matrix: Any, shift: 
 def _clustered(rows: Tensor, width: int, **common: Any) -> FeatureMap:
     n_projections = _rows_within(width, 2 * _CLUSTERS**2)  # two features per projection, as ±ω
     clusters = (_CLUSTERS, _CLUSTERS)
-    arguments = {"n_clusters": clusters, "n_projections": n_projections, "base": "shifted"} | common
+    arguments: dict[str, Any] = {
+        "n_clusters": clusters,
+        "n_projections": n_projections,
+        "base": "shifted",
+    } | common
     return ClusteredHybrid.fit(rows, rows, **arguments)
 
 
@@ -99,7 +107,9 @@ def make_map(
         seed: seed of ω and of k-means.
     """
     if name not in _MAKERS:
-        raise ValueError(f"feature_map is {name!r}; expected 'auto', one of {', '.join(NAMES)}, or a FeatureMap")
+        raise ValueError(
+            f"feature_map is {name!r}; expected 'auto', one of {', '.join(NAMES)}, or a FeatureMap"
+        )
     made = _MAKERS[name](rows, width, projection=projection, generator=Generator().manual_seed(seed))
     return GaussianKernel(made) if kernel == "rbf" else made
 

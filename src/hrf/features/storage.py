@@ -135,7 +135,7 @@ def _check_counts(arguments: dict[str, Any], tensors: dict[str, Tensor]) -> None
     common = [arguments.get(name) for name in ("dim", "heads")]
     for name in _SIZES:
         counts = [count for count in (*common, arguments.get(name)) if isinstance(count, int)]
-        if prod(max(1, abs(count)) for count in counts) > held:
+        if counts and prod(max(1, abs(count)) for count in counts) > held:
             described = ", ".join(
                 f"{key}={arguments[key]!r}" for key in ("dim", "heads", name) if key in arguments
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -45,7 +45,7 @@ class FeatureModel(Saved, BaseEstimator):
         self.random_state = random_state
 
     # Arguments of scikit-learn's ``validate_data`` for targets.
-    _target_checks: dict[str, Any] = {}
+    _target_checks: ClassVar[dict[str, Any]] = {}
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows ``X (N, d)`` and targets y: arrays, data frames, or Dask collections."""

@@ -83,7 +83,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         self.max_iter = max_iter
         self.tol = tol
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows ``X (N, d)`` and their classes y ``(N,)``."""
         rows = self._rows(X, y, reset=True)
         self.classes_ = rows.reduce(_classes, np.union1d)
@@ -93,11 +93,13 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         self._add(rows)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
         """Continue with more rows; the first call needs all ``classes``."""
         if not hasattr(self, "features_"):
             if classes is None:
-                raise ValueError("the first call of partial_fit has no classes; expected all classes, as classes=")
+                raise ValueError(
+                    "the first call of partial_fit has no classes; expected all classes, as classes="
+                )
             self.classes_ = np.unique(classes)
         return super().partial_fit(X, y)
 
@@ -130,9 +132,13 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
 
     def _add(self, rows: Rows) -> None:
         before, shape = self.weights_, self.weights_.shape
-        metric = self.precision_ + loss_of(self.loss).bound * rows.reduce(partial(_gram, self.features_), np.add)
+        metric = self.precision_ + loss_of(self.loss).bound * rows.reduce(
+            partial(_gram, self.features_), np.add
+        )
         values, vectors = np.linalg.eigh(metric)
-        change = vectors / np.sqrt(values.clip(min=np.finfo(float).eps * values[-1]))  # weights per coordinate
+        change = vectors / np.sqrt(
+            values.clip(min=np.finfo(float).eps * values[-1])
+        )  # weights per coordinate
 
         def objective(coordinates: Array) -> tuple[float, Array]:
             step = change @ coordinates.reshape(shape)
@@ -142,7 +148,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
 
         start = np.zeros(before.size)
         limit = self.tol * float(np.abs(objective(start)[1]).max())
-        options = {"maxiter": self.max_iter, "gtol": limit, "ftol": 0.0}
+        options: Any = {"maxiter": self.max_iter, "gtol": limit, "ftol": 0.0}
         found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
         self.n_iter_ = int(found.nit)
         if found.nit >= self.max_iter:
@@ -160,7 +166,9 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         """Return the places of classes in `classes_`; refuse a class that is not there."""
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         if len(unknown := np.unique(y[self.classes_[codes] != y])):
-            raise ValueError(f"y has the class {unknown[0]!r}; expected one of {', '.join(map(repr, self.classes_))}")
+            raise ValueError(
+                f"y has the class {unknown[0]!r}; expected one of {', '.join(map(repr, self.classes_))}"
+            )
         return codes
 
 

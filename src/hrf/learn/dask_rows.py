@@ -21,7 +21,9 @@ try:
     import dask.array as da
     from dask.callbacks import Callback
 except ImportError as error:
-    raise ImportError(f"{error.name} is missing; pip install 'hybrid-random-features[dask]' brings it") from error
+    raise ImportError(
+        f"{error.name} is missing; pip install 'hybrid-random-features[dask]' brings it"
+    ) from error
 
 __all__ = ["DaskRows", "dask_rows"]
 
@@ -47,8 +49,8 @@ def dask_rows(estimator: Any, x: Any, y: Any, *, width: int, reset: bool) -> Das
         raise ValueError(f"X has shape {x.shape}; expected a Dask array (N, d) or a data frame")
     if x.numblocks[1] > 1:
         raise ValueError(
-            f"X has {x.numblocks[1]} chunks along its features, of {', '.join(map(str, x.chunks[1]))} columns; expected "
-            "one, as X.rechunk({1: -1}) makes it: a block needs all features of its rows"
+            f"X has {x.numblocks[1]} chunks along its features, of {', '.join(map(str, x.chunks[1]))} columns; "
+            "expected one, as X.rechunk({1: -1}) makes it: a block needs all features of its rows"
         )
     validate_data(estimator, header, skip_check_array=True, reset=reset)
     return DaskRows(x, None if y is None else _aligned(x, y), width)
@@ -81,18 +83,26 @@ class DaskRows:
         """Return a lazy array of the step's results."""
         # One row tells the type and the columns of the result.
         probe = step(np.zeros((1, self.n_features), self._dtype), None)
-        axes: dict[str, Any] = {"drop_axis": 1} if probe.ndim == 1 else {"chunks": (self.x.chunks[0], probe.shape[1:])}
-        return self.x.map_blocks(partial(_mapped, step, self._width), dtype=probe.dtype, meta=probe[:0], **axes)
+        axes: dict[str, Any] = (
+            {"drop_axis": 1} if probe.ndim == 1 else {"chunks": (self.x.chunks[0], probe.shape[1:])}
+        )
+        return self.x.map_blocks(
+            partial(_mapped, step, self._width), dtype=probe.dtype, meta=probe[:0], **axes
+        )
 
     def sample(self, n: int, seed: int) -> tuple[Array, Array | None]:
         """Return up to n rows from up to 16 blocks, and their targets."""
         blocks = self._blocks()
-        chosen = np.unique(np.linspace(0, len(blocks) - 1, min(len(blocks), _SAMPLED_BLOCKS)).round().astype(int))
+        chosen = np.unique(
+            np.linspace(0, len(blocks) - 1, min(len(blocks), _SAMPLED_BLOCKS)).round().astype(int)
+        )
         pick = dask.delayed(partial(_sampled, -(-n // len(chosen)), seed), traverse=False)
         parts = _computed(dask.delayed(list)([pick(*blocks[k]) for k in chosen]))
         x = np.concatenate([part[0] for part in parts])
         if not len(x):
-            raise ValueError(f"Found array with 0 sample(s) (shape={x.shape}) while a minimum of 1 is required.")
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape={x.shape}) while a minimum of 1 is required."
+            )
         return x, None if self.y is None else np.concatenate([part[1] for part in parts])
 
     @property
@@ -113,7 +123,9 @@ def _as_array(data: Any, name: str) -> Any:
         texts = data.ndim == 1 and not isinstance(data.dtype, np.dtype)
         return (data.astype(object) if texts else data).to_dask_array()
     if not isinstance(data, da.Array):
-        raise TypeError(f"{name} is of type {type(data).__name__}; expected a Dask array or data frame, as the other is")
+        raise TypeError(
+            f"{name} is of type {type(data).__name__}; expected a Dask array or data frame, as the other is"
+        )
     return data
 
 
@@ -154,7 +166,9 @@ def _checked(x: Any, y: Any, width: int = 1) -> ArrayRows:
         return ArrayRows(rows, None, width)
     targets = np.asarray(y)
     if len(targets) != len(rows):
-        raise ValueError(f"a block has {len(rows)} rows and {len(targets)} targets; expected one target per row")
+        raise ValueError(
+            f"a block has {len(rows)} rows and {len(targets)} targets; expected one target per row"
+        )
     if targets.dtype.kind == "f" and not np.isfinite(targets).all():
         raise ValueError("y has values that are NaN or infinite; expected finite values")
     return ArrayRows(rows, targets, width)

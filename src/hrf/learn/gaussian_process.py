@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -62,7 +62,7 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
     True
     """
 
-    _target_checks = {"y_numeric": True}
+    _target_checks: ClassVar = {"y_numeric": True}
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
         fit, total = fits[best], self.sums_[best]
         self.features_ = self.candidates_[best]
         self.noise_, self.amplitude_, self.log_evidence_ = fit.noise, fit.amplitude, fit.log_evidence
-        self.intercept_ = float(total.targets[0] / total.count)
+        self.intercept_ = float(total.targets[0] / total.n_rows)
         self.coef_ = fit.spectrum.solve(fit.ratio, fit.right)[:, 0]
         # Var f = s² λ φᵀ(ΦᵀΦ + λ)⁻¹φ = ‖φᵀ spread‖²
         self.spread_ = fit.spectrum.vectors * np.sqrt(fit.noise / (fit.spectrum.values + fit.ratio))
@@ -127,14 +127,21 @@ class _Fit(NamedTuple):
     def of(cls, sums: Sums, noise: float | str) -> Self:
         """Maximise the evidence over λ: on a grid, then between the neighbours of its best point."""
         spectrum = Spectrum.of(sums.gram)
-        right = sums.cross - np.outer(sums.features, sums.targets / sums.count)
-        square = max(float(sums.squares[0] - sums.targets[0] ** 2 / sums.count), np.finfo(float).tiny)
-        evidence = partial(_evidence, spectrum, (spectrum.vectors.T @ right)[:, 0], square, float(sums.count), noise)
-        unit = math.log(max(spectrum.values.sum() / float(sums.count), np.finfo(float).tiny))
+        right = sums.cross - np.outer(sums.features, sums.targets / sums.n_rows)
+        rounding = np.finfo(float).eps * float(sums.squares[0]) + math.sqrt(np.finfo(float).tiny)
+        square = max(
+            float(sums.squares[0] - sums.targets[0] ** 2 / sums.n_rows), rounding
+        )  # constant targets have 0
+        evidence = partial(
+            _evidence, spectrum, (spectrum.vectors.T @ right)[:, 0], square, float(sums.n_rows), noise
+        )
+        unit = math.log(max(spectrum.values.sum() / float(sums.n_rows), np.finfo(float).tiny))
         grid = _RATIOS + unit
         best = int(np.argmax([evidence(log_ratio)[0] for log_ratio in grid]))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-        found = minimize_scalar(lambda log_ratio: -evidence(log_ratio)[0], bounds=(low, high), method="bounded")
+        found = minimize_scalar(
+            lambda log_ratio: -evidence(log_ratio)[0], bounds=(low, high), method="bounded"
+        )
         value, amplitude = evidence(found.x)
         ratio = math.exp(found.x)
         return cls(spectrum, right, ratio, ratio * amplitude, amplitude, value)

@@ -72,12 +72,14 @@ class KernelKMeans(ClusterMixin, FeatureModel):
         self.max_iter = max_iter
         self.tol = tol
 
+    cluster_centers_: Array
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find clusters of rows ``X (N, d)``; y is ignored."""
         rows = self._rows(X, None, reset=True)
         self._begin(rows)
-        for self.n_iter_ in range(1, check_count("max_iter", self.max_iter) + 1):
-            found = self._pass(rows)
+        for passes in range(check_count("max_iter", self.max_iter)):
+            self.n_iter_, found = passes + 1, self._pass(rows)
             self.counts_, self.inertia_ = found.counts, float(found.inertia)
             centres = found.means(self.cluster_centers_)
             moved = float(np.square(centres - self.cluster_centers_).sum())
@@ -107,7 +109,9 @@ class KernelKMeans(ClusterMixin, FeatureModel):
         before = self.counts_[:, None] * self.cluster_centers_
         self.counts_ = self.counts_ + found.counts
         self.inertia_ = float(found.inertia)
-        self.cluster_centers_ = _Clusters(self.counts_, found.sums + before, found.inertia).means(self.cluster_centers_)
+        self.cluster_centers_ = _Clusters(self.counts_, found.sums + before, found.inertia).means(
+            self.cluster_centers_
+        )
 
     def _pass(self, rows: Rows) -> _Clusters:
         return rows.reduce(partial(_cluster_sums, self.features_, self.cluster_centers_), _Clusters.plus)

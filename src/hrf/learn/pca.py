@@ -83,16 +83,20 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         super()._begin(rows)
         width = self.features_.feature_map_.feature_dim
         if check_count("n_components", self.n_components) > width:
-            raise ValueError(f"n_components is {self.n_components}; expected at most the number of features, {width}")
+            raise ValueError(
+                f"n_components is {self.n_components}; expected at most the number of features, {width}"
+            )
         self.sums_: Sums | None = None
 
     def _add(self, rows: Rows) -> None:
         sums = rows.reduce(partial(row_sums, self.features_, None), Sums.plus)
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         values, vectors = Spectrum.of(self.sums_.centred().gram)
-        axes = vectors[:, ::-1][:, : self.n_components].T
+        axes = np.ascontiguousarray(vectors[:, ::-1][:, : self.n_components].T)
         largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
-        self.components_ = axes * np.where(largest < 0, -1.0, 1.0)  # one sign for one axis, whatever LAPACK returns
+        self.components_ = axes * np.where(
+            largest < 0, -1.0, 1.0
+        )  # one sign for one axis, whatever LAPACK returns
         self.eigenvalues_ = values[::-1][: self.n_components].copy()
         self.explained_variance_ratio_ = self.eigenvalues_ / max(float(values.sum()), np.finfo(float).tiny)
-        self.mean_ = self.sums_.features / self.sums_.count
+        self.mean_ = self.sums_.features / self.sums_.n_rows

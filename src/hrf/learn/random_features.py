@@ -148,7 +148,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             advice = advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments)
             self.map_name_ = advice.ranking[0].name
             return advice.best
-        self.map_name_ = name = "trigonometric" if name == "auto" else name  # too few rows to measure anything on
+        self.map_name_ = name = (
+            "trigonometric" if name == "auto" else name
+        )  # too few rows to measure anything on
         return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
 
     def _given(self, given: FeatureMap, dim: int) -> FeatureMap:
@@ -161,7 +163,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         if self.kernel == "rbf" and given.kernel == "softmax":
             return GaussianKernel(copied)
         if self.kernel == "softmax" and given.kernel == "gaussian":
-            raise ValueError("the feature map estimates the Gaussian kernel; expected one for the softmax kernel")
+            raise ValueError(
+                "the feature map estimates the Gaussian kernel; expected one for the softmax kernel"
+            )
         return copied
 
     def _error(self, x: Array) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
@@ -46,7 +46,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
     True
     """
 
-    _target_checks = {"multi_output": True, "y_numeric": True}
+    _target_checks: ClassVar = {"multi_output": True, "y_numeric": True}
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         centred = self.sums_.centred()
         coef = Spectrum.of(centred.gram).solve(self.alpha, centred.cross)
-        intercept = (self.sums_.targets - self.sums_.features @ coef) / self.sums_.count
+        intercept = (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows
         self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
 
 
-def linear_step(features: RandomFeatures, coef: Array, intercept: Array, x: Array, y: Any) -> Array:
+def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array, y: Any) -> Array:
     """Step of `Rows`: φᵀw + b of a block, in the precision of x."""
     return (features.block(x) @ coef.astype(x.dtype) + intercept).astype(x.dtype)

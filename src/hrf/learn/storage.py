@@ -57,7 +57,7 @@ class Saved:
         atomic_write.write(Path(path), encode(_stored(self)))
 
 
-_CLASSES: dict[str, type] = {"Sums": Sums}
+_CLASSES: dict[str, Any] = {"Sums": Sums}
 
 
 def load(path: str | PathLike[str]) -> Any:
@@ -79,7 +79,9 @@ def load(path: str | PathLike[str]) -> Any:
 def _stored(value: Any) -> Stored:
     """Describe an estimator, or sums."""
     if isinstance(value, Sums):
-        return Stored("Sums", list(value._fields), [_encoded(field, array) for field, array in value._asdict().items()])
+        return Stored(
+            "Sums", list(value._fields), [_encoded(field, array) for field, array in value._asdict().items()]
+        )
     return Stored(
         type(value).__name__, list(vars(value)), [_encoded(name, part) for name, part in vars(value).items()]
     )
@@ -99,17 +101,21 @@ def _encoded(name: str, value: Any) -> Any:
         return [_encoded(name, part) for part in value]
     if value is None or isinstance(value, bool | int | float | str | FeatureMap):
         return value
-    raise TypeError(f"{name} is {value!r} of type {type(value).__name__}, which cannot be saved without pickle")
+    raise TypeError(
+        f"{name} is {value!r} of type {type(value).__name__}, which cannot be saved without pickle"
+    )
 
 
 def _restored(stored: Stored) -> Any:
     if stored.estimator not in _CLASSES:
-        raise ValueError(f"the file holds a {stored.estimator}; expected one of {', '.join(sorted(_CLASSES))}")
+        raise ValueError(
+            f"the file holds a {stored.estimator}; expected one of {', '.join(sorted(_CLASSES))}"
+        )
     cls = _CLASSES[stored.estimator]
     values = dict(zip(stored.names, map(_decoded, stored.values), strict=True))
     if cls is Sums:
         return Sums(**values)
-    estimator = cls.__new__(cls)
+    estimator = object.__new__(cls)
     vars(estimator).update(values)
     return estimator
 

@@ -16,7 +16,7 @@ class Sums(NamedTuple):
     """Sums over rows, in float64.
 
     Attributes:
-        count: number n of rows.
+        n_rows: number n of rows.
         features: Σ φ, ``(D,)``.
         gram: Σ φφᵀ, ``(D, D)``.
         targets: Σ y, ``(k,)``; k is 0 without targets.
@@ -24,7 +24,7 @@ class Sums(NamedTuple):
         squares: Σ y², ``(k,)``.
     """
 
-    count: Array
+    n_rows: Array
     features: Array
     gram: Array
     targets: Array
@@ -35,7 +35,11 @@ class Sums(NamedTuple):
     def of(cls, features: Array, targets: Array | None = None) -> Self:
         """Sum over rows of features ``(n, D)`` and targets ``(n,)`` or ``(n, k)``."""
         f = features.astype(np.float64, copy=False)
-        y = np.zeros((len(f), 0)) if targets is None else targets.astype(np.float64, copy=False).reshape(len(f), -1)
+        y = (
+            np.zeros((len(f), 0))
+            if targets is None
+            else targets.astype(np.float64, copy=False).reshape(len(f), -1)
+        )
         return cls(np.array(float(len(f))), f.sum(0), f.T @ f, y.sum(0), f.T @ y, (y * y).sum(0))
 
     def plus(self, other: Sums) -> Self:
@@ -44,8 +48,8 @@ class Sums(NamedTuple):
 
     def centred(self) -> Self:
         """Return the sums of φ and y less their means."""
-        mean = self.features / self.count
-        mean_target = self.targets / self.count
+        mean = self.features / self.n_rows
+        mean_target = self.targets / self.n_rows
         return self._replace(
             features=np.zeros_like(self.features),
             gram=self.gram - np.outer(self.features, mean),
