@@ -2,9 +2,9 @@
 
 Read in this order: ``advisor.py`` (the function), ``candidates.py`` (families of maps), ``builder.py`` (the
 largest map within a budget), ``cost.py`` and ``errors.py`` (cost and error of a map), ``summaries.py`` (summarised
-attention, which is no map), ``findings.py`` and ``result.py`` (the records), then ``wording.py``, ``figure.py`` and
-``page.py`` (the report). `advise_kernel` is the same for kernel machines: ``kernel_advisor.py``, ``kernel_maps.py`` and
-``gram.py``.
+attention, which is no map), ``findings.py`` and ``result.py`` (the records), then ``wording.py``, ``terms.py``,
+``figure.py`` and ``page.py`` (the report). `advise_kernel` is the same for kernel machines: ``kernel_advisor.py``,
+``kernel_maps.py`` and ``gram.py``.
 """
 
 from hrf.advice.advisor import advise

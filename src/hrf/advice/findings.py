@@ -51,6 +51,11 @@ class Settings:
     held_out: tuple[int, int]
 
     @property
+    def for_machines(self) -> bool:
+        """Whether rows of a kernel machine are advised on, rather than queries and keys."""
+        return self.objective in ("gram", "ridge")
+
+    @property
     def most_features(self) -> float:
         """Largest number of features whose state is no larger than the keys and values; no less than the budget.
 
