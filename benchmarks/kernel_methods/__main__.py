@@ -63,12 +63,16 @@ def _numbers(outcomes: list[Outcome]) -> dict[str, Any]:
     }
 
 
-def run(seeds: int, path: Path, console: Console) -> None:
-    """Measure, print and write, set by set."""
+def run(sets: Sequence[str], seeds: int, path: Path, console: Console) -> None:
+    """Measure, print and write, set by set; sets that are in the file and not measured stay."""
     start = perf_counter()
+    before = json.loads(path.read_text(encoding="utf-8"))["sets"] if path.exists() else {}
     result: dict[str, Any] = {"width": WIDTH, "seeds": seeds, "sets": {}, "environment": report.environment()}
     for name in SETS:
-        result["sets"][name] = measured(name, seeds)
+        if name in sets:
+            result["sets"][name] = measured(name, seeds)
+        elif name in before:
+            result["sets"][name] = before[name]
         console.print(f"{name}: {perf_counter() - start:.0f} s")
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         write(folder(path.parent) / path.name, text.encode())
@@ -86,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Kernel methods of hrf.learn beside scikit-learn, at equal width.",
         epilog="Data are read from $HRF_DATA, by default ../shared/data.",
     )
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS], help="default: all")
     parser.add_argument(
         "--seeds", type=int, default=10, help="seeds per set, two or more (default: %(default)s)"
     )
@@ -101,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console.width = 160  # a pipe or a file has room
     try:
-        run(args.seeds, args.out / "kernel_methods.json", console)
+        run(args.sets, args.seeds, args.out / "kernel_methods.json", console)
     except FileNotFoundError as error:
         print(error, file=sys.stderr)
         return 2

@@ -61,7 +61,8 @@ def split(name: str, seed: int, rows: int, new_rows: int) -> Split:
     train = generator.permutation(np.flatnonzero(~mask))[:rows]
     test = generator.permutation(np.flatnonzero(mask))[:new_rows]
     mean, deviation = x[train].mean(0), x[train].std(0)
-    scaled = (x - mean) / np.where(deviation > 0, deviation, 1.0)
+    varies = deviation > 1e-9 * np.abs(mean)  # not only by rounding
+    scaled = (x - mean) / np.where(varies, deviation, np.inf)
     if y.dtype.kind == "U":
         targets = (y[:, None] == np.unique(y)).astype(np.float64)
     else:

@@ -49,13 +49,17 @@ def draw(axes: Axes, width: int) -> None:
     ).fit(x, y)
     mean, deviation = model.predict(new, return_std=True)
     axes.plot(x[:, 0], y, ".", color=GREY, markersize=3, label="data")
-    axes.fill_between(new[:, 0], mean - 1.96 * deviation, mean + 1.96 * deviation, color=BLUE, alpha=0.2, linewidth=0)
+    axes.fill_between(
+        new[:, 0], mean - 1.96 * deviation, mean + 1.96 * deviation, color=BLUE, alpha=0.2, linewidth=0
+    )
     axes.plot(new[:, 0], mean, color=BLUE, linewidth=1.6, label=f"{width} features, 95 % band")
     mean, deviation = exact(model, x, y, new)
     for line in (mean, mean - 1.96 * deviation, mean + 1.96 * deviation):
         label = "exact" if line is mean else None
         axes.plot(new[:, 0], line, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label=label)
-    axes.set_title(f"{width} features: noise {model.noise_**0.5:.3f} by evidence, 0.2 in truth", loc="left", size=10)
+    axes.set_title(
+        f"{width} features: noise {model.noise_**0.5:.3f} by evidence, 0.2 in truth", loc="left", size=10
+    )
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
     axes.set_ylim(-3, 3.5)
@@ -64,7 +68,9 @@ def draw(axes: Axes, width: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel_methods.figure", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/figures"), help="folder (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
     drawing = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
     for axes, width in zip(drawing.subplots(1, 2, sharey=True), WIDTHS, strict=True):

@@ -85,6 +85,8 @@ def advise_kernel(
             ranking.append(_measured(name, make_map(name, fitted, budget, **arguments), problem, settings))
         except FAILURES as error:
             left_out[name] = str(error).partition("\n")[0]
+    if progress is not None:
+        progress("", len(ADVISED), len(ADVISED))
     if not ranking:
         raise ValueError(
             f"no map works (rows have norm {settings.query_norm:.3g}): {next(iter(left_out.values()))}"
