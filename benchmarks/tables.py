@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.field.table import HEADINGS, rows
-from benchmarks.kernel_methods.table import difference_rows, error_rows, time_rows
+from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
 from benchmarks.minilm import TEXTS
 
 RESULTS = Path("benchmarks/results")
@@ -186,35 +186,9 @@ def field(result: dict[str, Any], length: int, kind: str) -> str:
     return table(HEADINGS, list(rows(result["lengths"][str(length)], result["size_counts"], kind, length)))
 
 
-def kernel_errors(result: dict[str, Any]) -> str:
-    """Tabulate test errors of kernel methods at equal width."""
-    return table(["test error", *result["sets"]], error_rows(result))
-
-
-def kernel_times(result: dict[str, Any]) -> str:
-    """Tabulate times to fit kernel methods."""
-    return table(["ms to fit", *result["sets"]], time_rows(result))
-
-
-def kernel_auto(result: dict[str, Any]) -> str:
-    """Tabulate what the choice of a map gains over RBFSampler."""
-    return table(["set", "error, auto less RBFSampler", "auto is", "maps taken"], difference_rows(result))
-
-
-def kernel_scaling(result: dict[str, Any]) -> str:
-    """Tabulate time, memory and coefficients of ridge regression on a Dask cluster."""
-    lines = [
-        [
-            f"{int(rows):,}",
-            f"{found['seconds']:.1f}",
-            f"{found['cpu_seconds']:.1f}",
-            f"{found['cpu_seconds'] / int(rows) * 1e6:.1f}",
-            f"{found['peak_megabytes']:.0f}",
-            f"{found['coefficient_difference']:.0e}",
-        ]
-        for rows, found in result["sizes"].items()
-    ]
-    headings = ["rows", "s", "CPU s", "CPU µs per row", "peak MB per worker", "coefficients differ by"]
+def of(make: Callable[[dict[str, Any]], Iterable[Sequence[str]]], result: dict[str, Any]) -> str:
+    """Tabulate what a function returns: the headings, then the rows."""
+    headings, *lines = make(result)
     return table(headings, lines)
 
 
@@ -232,11 +206,11 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     },
     Path("docs/which-map.md"): {"quality": ("attention_quality.json", quality)},
     Path("docs/kernel-methods.md"): {
-        "errors": ("kernel_methods.json", kernel_errors),
-        "auto": ("kernel_methods.json", kernel_auto),
-        "times": ("kernel_methods.json", kernel_times),
+        "errors": ("kernel_methods.json", partial(of, error_rows)),
+        "auto": ("kernel_methods.json", partial(of, difference_rows)),
+        "times": ("kernel_methods.json", partial(of, time_rows)),
     },
-    Path("docs/dask.md"): {"rows": ("kernel_scaling.json", kernel_scaling)},
+    Path("docs/dask.md"): {"rows": ("kernel_scaling.json", partial(of, scaling_rows))},
     Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
     Path("docs/summarised.md"): {
         "passages": ("minilm.json", passages),

@@ -68,9 +68,15 @@ def test_tables():
     assert rows[AUTO] == "**0.2000 ± 0.2484**"  # t = 4.303 with two degrees of freedom, s = 0.1
     assert rows["wild"] == "> 100"
     assert rows["*KernelRidge (exact)*"] == "0.0500 ± 0.0000"
-    ((name, difference, verdict, maps),) = table.difference_rows(result())
+    _, (name, difference, verdict, maps) = table.difference_rows(result())
     assert (name, difference, verdict, maps) == ("one", "-0.1000 ± 0.0000", "better", "a 2×, b 1×")
-    assert table.time_rows(result())[0] == [AUTO, "1"]
+    assert table.time_rows(result())[1] == [AUTO, "1"]
+
+
+def test_the_table_of_many_rows():
+    found = {"seconds": 2.0, "cpu_seconds": 3.0, "peak_megabytes": 400.4, "coefficient_difference": 1e-12}
+    rows = table.scaling_rows({"sizes": {"100000": found}})
+    assert rows[1] == ["100,000", "2.0", "3.0", "30.0", "400", "1e-12"]
 
 
 @pytest.mark.skipif(not (data_folder() / "uci-regression").is_dir(), reason="the data sets are not there")

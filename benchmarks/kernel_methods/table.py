@@ -1,4 +1,4 @@
-"""Tables of the results: mean and 95 % interval over seeds."""
+"""Tables of the results, headings first: mean and 95 % interval over seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from benchmarks.kernel_methods.methods import AUTO, BASELINE
 
-__all__ = ["difference_rows", "error_rows", "interval", "time_rows"]
+__all__ = ["difference_rows", "error_rows", "interval", "scaling_rows", "time_rows"]
 
 MOST = 100  # larger errors are not written out
 
@@ -32,7 +32,7 @@ def error_rows(result: dict[str, Any]) -> list[list[str]]:
         name: min(np.mean(m["errors"]) for m in found["methods"].values() if m["width"])
         for name, found in result["sets"].items()
     }
-    rows = []
+    rows = [["test error", *result["sets"]]]
     for method in methods_of(result):
         cells = [method if "(exact)" not in method else f"*{method}*"]
         for name, found in result["sets"].items():
@@ -49,7 +49,7 @@ def error_rows(result: dict[str, Any]) -> list[list[str]]:
 
 def time_rows(result: dict[str, Any]) -> list[list[str]]:
     """Return one row per method: the median time to fit in milliseconds on every set."""
-    rows = []
+    rows = [["ms to fit", *result["sets"]]]
     for method in methods_of(result):
         found = [sets["methods"].get(method) for sets in result["sets"].values()]
         cells = ["" if m is None else f"{np.median(m['seconds']) * 1e3:,.0f}" for m in found]
@@ -59,7 +59,7 @@ def time_rows(result: dict[str, Any]) -> list[list[str]]:
 
 def difference_rows(result: dict[str, Any]) -> list[list[str]]:
     """Return one row per set: "auto" less RBFSampler, pair by pair of seeds, and the maps that "auto" took."""
-    rows = []
+    rows = [["set", "error, auto less RBFSampler", "auto is", "maps taken"]]
     for name, found in result["sets"].items():
         auto, baseline = found["methods"][AUTO], found["methods"][BASELINE]
         mean, half = interval(np.subtract(auto["errors"], baseline["errors"]).tolist())
@@ -67,4 +67,15 @@ def difference_rows(result: dict[str, Any]) -> list[list[str]]:
         counts = {chosen: auto["maps"].count(chosen) for chosen in sorted(set(auto["maps"]))}
         chosen = ", ".join(f"{chosen} {count}×" for chosen, count in counts.items())
         rows.append([name, f"{mean:+.4f} ± {half:.4f}", verdict, chosen])
+    return rows
+
+
+def scaling_rows(result: dict[str, Any]) -> list[list[str]]:
+    """Return one row per number of rows: time, memory and coefficients of ridge regression on a Dask cluster."""
+    rows = [["rows", "s", "CPU s", "CPU µs per row", "peak MB per worker", "coefficients differ by"]]
+    for size, found in result["sizes"].items():
+        times = f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}"
+        per_row = f"{found['cpu_seconds'] / int(size) * 1e6:.1f}"
+        memory, difference = f"{found['peak_megabytes']:.0f}", f"{found['coefficient_difference']:.0e}"
+        rows.append([f"{int(size):,}", *times, per_row, memory, difference])
     return rows
