@@ -78,9 +78,10 @@ def in_one_process(rows: int) -> KernelRidge:
 
 
 def run(sizes: Sequence[int], path: Path) -> None:
-    """Measure all sizes, print and write."""
+    """Measure, print and write, size by size."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {"columns": COLUMNS, "block": BLOCK, "width": WIDTH, "workers": 2, "sizes": {}}
+    result["environment"] = report.environment()
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
     with cluster, Client(cluster) as client:
         client.run(torch.set_num_threads, 1)
@@ -92,8 +93,8 @@ def run(sizes: Sequence[int], path: Path) -> None:
             found["coefficient_difference"] = float(difference)
             result["sizes"][str(rows)] = found
             print(f"{rows:,} rows: {found}", flush=True)
-    result["environment"] = report.environment()
-    write(folder(path.parent) / path.name, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+            text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+            write(folder(path.parent) / path.name, text.encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
