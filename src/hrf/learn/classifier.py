@@ -132,13 +132,11 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
 
     def _add(self, rows: Rows) -> None:
         before, shape = self.weights_, self.weights_.shape
-        metric = self.precision_ + loss_of(self.loss).bound * rows.reduce(
-            partial(_gram, self.features_), np.add
-        )
+        gram = rows.reduce(partial(_gram, self.features_), np.add)
+        metric = self.precision_ + loss_of(self.loss).bound * gram
         values, vectors = np.linalg.eigh(metric)
-        change = vectors / np.sqrt(
-            values.clip(min=np.finfo(float).eps * values[-1])
-        )  # weights per coordinate
+        # Weights per coordinate.
+        change = vectors / np.sqrt(values.clip(min=np.finfo(float).eps * values[-1]))
 
         def objective(coordinates: Array) -> tuple[float, Array]:
             step = change @ coordinates.reshape(shape)

@@ -148,9 +148,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             advice = advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments)
             self.map_name_ = advice.ranking[0].name
             return advice.best
-        self.map_name_ = name = (
-            "trigonometric" if name == "auto" else name
-        )  # too few rows to measure anything on
+        # There may be too few rows to measure anything on.
+        self.map_name_ = name = "trigonometric" if name == "auto" else name
         return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
 
     def _given(self, given: FeatureMap, dim: int) -> FeatureMap:
