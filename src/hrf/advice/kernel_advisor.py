@@ -124,10 +124,8 @@ def _split(data: LabelledRows, seed: int) -> tuple[GramProblem, Tensor]:
     first, others = order[: int(_FITTED_SHARE * len(order))], order[int(_FITTED_SHARE * len(order)) :]
     fitted, held_out = data.part(first[:_FITTED]), data.part(others[:_HELD_OUT])
     if held_out.y is not None and fitted.y is not None and not (held_out.y - fitted.y.mean(0)).any():
-        held_out, fitted = (
-            LabelledRows(held_out.x, None),
-            LabelledRows(fitted.x, None),
-        )  # nothing to regress on
+        # Constant targets tell maps apart no better than no targets.
+        fitted, held_out = (rows._replace(y=None) for rows in (fitted, held_out))
     return GramProblem(fitted, held_out), fitted.x
 
 

@@ -129,9 +129,8 @@ class _Fit(NamedTuple):
         spectrum = Spectrum.of(sums.gram)
         right = sums.cross - np.outer(sums.features, sums.targets / sums.n_rows)
         rounding = np.finfo(float).eps * float(sums.squares[0]) + math.sqrt(np.finfo(float).tiny)
-        square = max(
-            float(sums.squares[0] - sums.targets[0] ** 2 / sums.n_rows), rounding
-        )  # constant targets have 0
+        # The square of constant targets about their mean is 0, up to rounding.
+        square = max(float(sums.squares[0] - sums.targets[0] ** 2 / sums.n_rows), rounding)
         evidence = partial(
             _evidence, spectrum, (spectrum.vectors.T @ right)[:, 0], square, float(sums.n_rows), noise
         )

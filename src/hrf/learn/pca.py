@@ -93,10 +93,9 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         values, vectors = Spectrum.of(self.sums_.centred().gram)
         axes = np.ascontiguousarray(vectors[:, ::-1][:, : self.n_components].T)
+        # One sign for one axis, whatever LAPACK returns.
         largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
-        self.components_ = axes * np.where(
-            largest < 0, -1.0, 1.0
-        )  # one sign for one axis, whatever LAPACK returns
+        self.components_ = axes * np.where(largest < 0, -1.0, 1.0)
         self.eigenvalues_ = values[::-1][: self.n_components].copy()
         self.explained_variance_ratio_ = self.eigenvalues_ / max(float(values.sum()), np.finfo(float).tiny)
         self.mean_ = self.sums_.features / self.sums_.n_rows
