@@ -78,7 +78,7 @@ def in_one_process(rows: int) -> KernelRidge:
 
 
 def run(sizes: Sequence[int], path: Path) -> None:
-    """Measure, print and write, size by size."""
+    """Measure, print and write: the cluster first, then one process."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {"columns": COLUMNS, "block": BLOCK, "width": WIDTH, "workers": 2, "sizes": {}}
     result["environment"] = report.environment()
@@ -86,15 +86,21 @@ def run(sizes: Sequence[int], path: Path) -> None:
     with cluster, Client(cluster) as client:
         client.run(torch.set_num_threads, 1)
         on_cluster(client, 2 * BLOCK)  # workers import what they need
+        fitted = {}
         for rows in sizes:
-            fitted, found = on_cluster(client, rows)
-            alone = in_one_process(rows)
-            difference = np.abs(fitted.coef_ - alone.coef_).max() / np.abs(alone.coef_).max()
-            found["coefficient_difference"] = float(difference)
-            result["sizes"][str(rows)] = found
-            print(f"{rows:,} rows: {found}", flush=True)
-            text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-            write(folder(path.parent) / path.name, text.encode())
+            fitted[rows], result["sizes"][str(rows)] = on_cluster(client, rows)
+            save(result, path)
+    for rows, model_of_cluster in fitted.items():
+        coef = in_one_process(rows).coef_
+        difference = np.abs(model_of_cluster.coef_ - coef).max() / np.abs(coef).max()
+        result["sizes"][str(rows)]["coefficient_difference"] = float(difference)
+        save(result, path)
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    """Print and write what is known so far."""
+    print(result["sizes"], flush=True)
+    write(folder(path.parent) / path.name, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
