@@ -76,6 +76,7 @@ def scaling_rows(result: dict[str, Any]) -> list[list[str]]:
     for size, found in result["sizes"].items():
         times = f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}"
         per_row = f"{found['cpu_seconds'] / int(size) * 1e6:.1f}"
-        memory, difference = f"{found['peak_megabytes']:.0f}", f"{found['coefficient_difference']:.0e}"
-        rows.append([f"{int(size):,}", *times, per_row, memory, difference])
+        compared = "coefficient_difference" in found
+        difference = f"{found['coefficient_difference']:.0e}" if compared else "not compared"
+        rows.append([f"{int(size):,}", *times, per_row, f"{found['peak_megabytes']:.0f}", difference])
     return rows
