@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo demo-distributed reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -85,6 +85,10 @@ bench-field: $(VENV)/.bench   ## summarised attention beside other methods, at e
 
 bench-distributed: $(VENV)/.installed   ## time per rank at a fixed length per rank, for 1 and 2 ranks
 	$(BIN)/python -m benchmarks.distributed --out $(OUT)
+
+bench-kernel-methods: $(VENV)/.bench   ## hrf.learn beside scikit-learn on real tables, and 10⁷ rows through a Dask cluster
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kernel_methods --out $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kernel_methods.scaling --out $(OUT)
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm --out $(OUT)

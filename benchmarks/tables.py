@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import causal_summaries
-from benchmarks.field.table import HEADINGS, rows
+from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
 from benchmarks.many_machines import ARITHMETIC, TIMES, arithmetic, times
-from benchmarks.minilm import TEXTS
+from benchmarks.summarised_tables import causal_rows, field_rows, long_rows, passage_rows, speech_rows
 
 RESULTS = Path("benchmarks/results")
 
@@ -142,35 +141,6 @@ def minilm(result: dict[str, Any]) -> str:
     return table(["attention", "mean cosine", "smallest", "pairs exact", *lengths], rows)
 
 
-def passages(result: dict[str, Any]) -> str:
-    """Tabulate cosines and neighbours of embeddings with summarised attention."""
-    lines = []
-    for text, name, found in _by_text(result["summarised"]):
-        own = _account(found) if "exact_share" in found else ["", ""]
-        same = f"{found['same_neighbour']:.0%}", f"{found['margin_of_changed']:.4f}"
-        lines.append([text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", *own, *same])
-    headings = [
-        "text",
-        "attention",
-        "mean cosine",
-        "smallest",
-        "pairs exact",
-        "errors predicted",
-        "same neighbour",
-        "lost by at most",
-    ]
-    return table(headings, lines)
-
-
-def long_passages(result: dict[str, Any]) -> str:
-    """Tabulate cosines of windows of long passages with summarised attention."""
-    lines = [
-        [text, name, f"{found['mean']:.5f}", f"{found['least']:.5f}", *_account(found)]
-        for text, name, found in _by_text(result["long"])
-    ]
-    return table(["text", "attention", "mean cosine", "smallest", "pairs exact", "errors predicted"], lines)
-
-
 def ranks(result: dict[str, Any]) -> str:
     """Tabulate times per rank for 1 and 2 ranks."""
     return table(TIMES, list(times(result)))
@@ -181,25 +151,10 @@ def many_machines(result: dict[str, Any]) -> str:
     return table(ARITHMETIC, list(arithmetic(result)))
 
 
-def speech(result: dict[str, Any]) -> str:
-    """Tabulate cosines of hidden states of a speech model, and its ratings."""
-    lines = []
-    for name, found in result.items():
-        if name.startswith("tolerance"):
-            cosines = f"{found['mean']:.5f}", f"{found['least']:.5f}"
-            difference = f"{found['largest_rating_difference']:.3f}"
-            lines.append([_tolerance(name), *cosines, f"{found['exact_share']:.1%}", difference])
-    return table(["attention", "mean cosine", "smallest", "pairs exact", "ratings differ by at most"], lines)
-
-
-def causal(result: dict[str, Any]) -> str:
-    """Tabulate causal summarised attention, and steps of decoding."""
-    return table(causal_summaries.HEADINGS, causal_summaries.rows(result))
-
-
-def field(result: dict[str, Any], length: int, kind: str) -> str:
-    """Tabulate methods of the field at equal FLOPs or at equal time."""
-    return table(HEADINGS, list(rows(result["lengths"][str(length)], result["size_counts"], kind, length)))
+def of(make: Callable[[dict[str, Any]], Iterable[Sequence[str]]], result: dict[str, Any]) -> str:
+    """Tabulate what a function returns: the headings, then the rows."""
+    headings, *lines = make(result)
+    return table(headings, lines)
 
 
 # Page by page: the name of a table, the file it comes from, and the function that makes it.
@@ -219,14 +174,23 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
         "ranks": ("distributed.json", ranks),
         "arithmetic": ("distributed.json", many_machines),
     },
+    Path("docs/kernel-methods.md"): {
+        "errors": ("kernel_methods.json", partial(of, error_rows)),
+        "auto": ("kernel_methods.json", partial(of, difference_rows)),
+        "times": ("kernel_methods.json", partial(of, time_rows)),
+    },
+    Path("docs/dask.md"): {"rows": ("kernel_scaling.json", partial(of, scaling_rows))},
     Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
     Path("docs/summarised.md"): {
-        "passages": ("minilm.json", passages),
-        "long passages": ("minilm.json", long_passages),
-        "speech": ("speech_quality.json", speech),
-        "causal": ("causal_summaries.json", causal),
+        "passages": ("minilm.json", partial(of, passage_rows)),
+        "long passages": ("minilm.json", partial(of, long_rows)),
+        "speech": ("speech_quality.json", partial(of, speech_rows)),
+        "causal": ("causal_summaries.json", partial(of, causal_rows)),
         **{
-            f"field, {length} tokens, equal {kind}": ("field.json", partial(field, length=length, kind=kind))
+            f"field, {length} tokens, equal {kind}": (
+                "field.json",
+                partial(of, partial(field_rows, length=length, kind=kind)),
+            )
             for length in (512, 4096)
             for kind in ("flops", "time")
         },
@@ -243,21 +207,6 @@ def filled(page: Path, text: str, results: Path) -> str:
         if n != 1:
             raise ValueError(f"{page} has {n} places for the table {name!r}; expected one")
     return text
-
-
-def _by_text(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield the title of a text, the kind of attention and its numbers."""
-    for text, by_kind in found.items():
-        for name, numbers in by_kind.items():
-            yield TEXTS[text], _tolerance(name), numbers
-
-
-def _account(found: dict[str, float]) -> list[str]:
-    return [f"{found['exact_share']:.1%}", f"{found['predicted']:.1%}"]
-
-
-def _tolerance(name: str) -> str:
-    return name.replace("tolerance ", "summarised, τ = ").replace("inf", "∞")
 
 
 def _by_length(bench: dict[str, Any]) -> dict[int, dict[tuple[str, str], Ratio]]:

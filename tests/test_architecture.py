@@ -31,6 +31,7 @@ ROOMS = [
     "integrations",
     "report",
     "advice",
+    "learn",
     "read_arrays",
     "cli",
     "__main__",

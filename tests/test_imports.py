@@ -13,7 +13,19 @@ import pytest
 
 import hrf
 
-HEAVY = ["matplotlib", "numba", "rich", "scipy.stats", "sklearn", "torch._dynamo", "transformers", "typer"]
+HEAVY = [
+    "dask",
+    "distributed",
+    "matplotlib",
+    "numba",
+    "pandas",
+    "rich",
+    "scipy.stats",
+    "sklearn",
+    "torch._dynamo",
+    "transformers",
+    "typer",
+]
 
 
 def python(*arguments: str) -> str:

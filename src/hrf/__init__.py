@@ -6,6 +6,7 @@ _attention                 `hrf.attention` (read ``_attention/dispatch.py`` firs
 sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
 distributed                attention and sampling over many machines
 advice, cli, report        `hrf.advise`; the command; tables, numbers and pages that both share
+learn                      kernel machines as scikit-learn estimators, on arrays, data frames and Dask collections
 kernels, theory            exact kernels and closed-form errors, independent of the code they check
 checks, numerics, tuning   argument checks; log scales; block sizes
 registry, atomic_write     classes that files may name; files that appear whole or not at all
@@ -18,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hrf import distributed, fitting, kernels, nn, projections, sampling, theory
+    from hrf import distributed, fitting, kernels, learn, nn, projections, sampling, theory
     from hrf._attention import (
         AttentionState,
         Denominator,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         SummaryReport,
         attention,
     )
-    from hrf.advice import advise
+    from hrf.advice import advise, advise_kernel
     from hrf.features import coefficients
     from hrf.features.asymmetric import AsymmetricExponential
     from hrf.features.base import FeatureMap
@@ -67,11 +68,13 @@ __all__ = [
     "SummaryReport",
     "Trigonometric",
     "advise",
+    "advise_kernel",
     "attention",
     "coefficients",
     "distributed",
     "fitting",
     "kernels",
+    "learn",
     "load",
     "nn",
     "projections",
@@ -90,7 +93,7 @@ _NAMES = {
         "SummaryReport",
         "attention",
     ),
-    "hrf.advice": ("advise",),
+    "hrf.advice": ("advise", "advise_kernel"),
     "hrf.features": ("coefficients",),
     "hrf.features.asymmetric": ("AsymmetricExponential",),
     "hrf.features.base": ("FeatureMap",),
@@ -114,6 +117,7 @@ _MODULES = {
     "features",
     "fitting",
     "kernels",
+    "learn",
     "nn",
     "numerics",
     "projections",

@@ -126,3 +126,68 @@ def test_help_of_advise_has_examples():
     text = run("advise", "--help").stdout
     assert "hrf advise queries.npy keys.npy --scale 0.125" in text
     assert "--objective" in text
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Files with rows and targets."""
+    folder = tmp_path_factory.mktemp("table")
+    x = np.random.default_rng(0).normal(size=(80, 3))
+    np.savetxt(folder / "x.csv", x, delimiter=",")
+    np.savetxt(folder / "y.csv", np.sin(x[:, :1]), delimiter=",")
+    return folder
+
+
+def test_advise_for_kernel_machines(table, tmp_path, monkeypatch):
+    files = [str(table / "x.csv"), "--targets", str(table / "y.csv")]
+    result = run(
+        "advise", *files, "--kernel", "rbf", "--gamma", "0.5", "--budget", "16", "--out", str(tmp_path)
+    )
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "advice.json").read_text(encoding="utf-8"))
+    assert stored["settings"]["objective"] == "ridge"
+    assert stored["settings"]["scale"] == 1.0  # rows are multiplied by √(2γ)
+    assert f"Use {stored['ranking'][0]['name']}:" in result.stdout
+    assert "mean of the targets" in result.stdout
+    monkeypatch.chdir(tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    snippet = html.unescape(re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)[1])
+    rows = np.loadtxt(table / "x.csv", delimiter=",")
+    namespace = {"rows": rows}
+    exec(snippet, namespace)
+    features = namespace["transformer"].fit(rows).transform(rows)
+    np.testing.assert_allclose(features, namespace["features"].numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_advise_for_kernel_machines_without_targets_or_files(tmp_path):
+    result = run("advise", "--kernel", "rbf", "--budget", "16", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "advice.json").read_text(encoding="utf-8"))
+    assert stored["settings"]["objective"] == "gram"
+    assert stored["settings"]["n_queries"] == 178
+    variance = torch.cat(read_arrays.wine(0)).var(correction=0)
+    assert stored["settings"]["scale"] == pytest.approx(2 / (13 * float(variance)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["x.csv", "x.csv", "--kernel", "rbf"],
+            "keys cannot be used with --kernel rbf, which takes one file of rows",
+        ),
+        (
+            ["x.csv", "--kernel", "rbf", "--values", "x.csv", "--scale", "2"],
+            "--values and --scale cannot be used with",
+        ),
+        (["x.csv", "x.csv", "--gamma", "2"], "--gamma cannot be used without --kernel rbf"),
+        (["--kernel", "linear"], "kernel is 'linear'; expected softmax or rbf"),
+        (["--kernel", "rbf", "--targets", "x.csv"], "there are targets without rows; expected both files"),
+        (["x.csv", "--kernel", "rbf", "--gamma", "-1"], "gamma is -1.0; expected a positive number"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, sentence, table, monkeypatch):
+    monkeypatch.chdir(table)
+    result = run("advise", *arguments)
+    assert result.exit_code == 2
+    assert f"hrf: {sentence}" in result.stderr

@@ -19,7 +19,7 @@ from hrf.advice.summaries import find_summaries
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive
 
-__all__ = ["advise"]
+__all__ = ["FAILURES", "Progress", "advise"]
 
 # Called with the name of the current candidate, the number of candidates done and the number of all candidates.
 Progress = Callable[[str, int, int], None]
@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int], None]
 # The most vectors to fit to, to measure on, and to time: more change the third digit only.
 _FITTED, _HELD_OUT_QUERIES, _HELD_OUT_KEYS, _TIMED = 4096, 256, 1024, 1024
 # Errors that leave a candidate out of the ranking; `Advice.left_out` holds their messages.
-_FAILURES = (ArithmeticError, ImportError, NotImplementedError, RuntimeError, ValueError)
+FAILURES = (ArithmeticError, ImportError, NotImplementedError, RuntimeError, ValueError)
 
 
 def advise(
@@ -120,14 +120,14 @@ def _ranked(
     ranking: list[Candidate] = []
     beyond: list[Candidate] = []
     left_out: dict[str, str] = {}
-    builder = _builder(settings, fit, timed)
+    builder = _builder(settings, fit, timed, problem.objective)
     everything = list(proposals(builder))
     for index, proposal in enumerate(everything):
         if progress is not None:
             progress(proposal.name, index, len(everything))
         try:
             candidate = _measure(proposal, problem, timed, settings)
-        except _FAILURES as error:
+        except FAILURES as error:
             left_out[proposal.name] = str(error).partition("\n")[0]
             continue
         if slow := builder.slowness(candidate.feature_map):
@@ -156,12 +156,12 @@ def _nothing_to_rank(settings: Settings, beyond: list[Candidate], left_out: dict
     return f"no map works ({norms}): {common}; lower the scale of the logits, or compute exact attention"
 
 
-def _builder(settings: Settings, fit: Data, timed: Tensor) -> Builder:
+def _builder(settings: Settings, fit: Data, timed: Tensor, objective: Objective) -> Builder:
     """Collect what candidates are built from."""
     return Builder(
         fit.queries[:_FITTED],
         fit.keys[:_FITTED],
-        fit.problem(settings.objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
+        fit.problem(objective, _HELD_OUT_QUERIES // 2, _HELD_OUT_KEYS // 2),
         settings.budget,
         settings.unit,
         cost_in(settings.unit, _reference(settings), timed),

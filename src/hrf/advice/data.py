@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from hrf.advice.errors import Objective, Problem
 from hrf.checks import not_finite
 
-__all__ = ["Data"]
+__all__ = ["Data", "as_vectors"]
 
 _LEAST = 4  # two vectors to fit to and two to measure on
 _LONGEST = 1e7  # logits of longer vectors have no correct decimals in float64
@@ -28,8 +28,8 @@ class Data(NamedTuple):
     @classmethod
     def checked(cls, queries: Any, keys: Any, values: Any, scale: float) -> Data:
         """Convert tensors or arrays, multiply queries and keys by √scale; errors say what is wrong with them."""
-        q, k = (_vectors(u, name) * math.sqrt(scale) for u, name in ((queries, "queries"), (keys, "keys")))
-        v = None if values is None else _vectors(values, "values")
+        q, k = (as_vectors(u, name) * math.sqrt(scale) for u, name in ((queries, "queries"), (keys, "keys")))
+        v = None if values is None else as_vectors(values, "values")
         if q.shape[-1] != k.shape[-1]:
             raise ValueError(
                 f"queries have {q.shape[-1]} columns, keys {k.shape[-1]}; expected the same number"
@@ -75,7 +75,7 @@ def _halves(vectors: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return vectors[order[: len(vectors) // 2]], vectors[order[len(vectors) // 2 :]]
 
 
-def _vectors(given: Any, name: str) -> Tensor:
+def as_vectors(given: Any, name: str) -> Tensor:
     """Convert to rows in float64 on the CPU, or say what is wrong with them."""
     tensor = given.detach().cpu() if isinstance(given, Tensor) else torch.tensor(np.asarray(given))
     if tensor.is_complex() or tensor.ndim != 2 or not tensor.numel():

@@ -37,6 +37,7 @@ __all__ = [
     "Objective",
     "Problem",
     "attention_outputs",
+    "interval_over_draws",
     "predicted_error",
     "relative_errors",
 ]
@@ -70,11 +71,7 @@ class Problem:
 
         The interval is a jackknife over the draws with a t-quantile. For a map without randomness it has width 0.
         """
-        draws = [self._score(feature_map)]
-        other = copy.deepcopy(feature_map) if feature_map.is_random else feature_map
-        for _ in range(n_redraws - 1 if feature_map.is_random else 0):
-            draws.append(self._score(other.redraw_(generator)))
-        return _jackknife(torch.stack(draws), self._statistic)
+        return interval_over_draws(feature_map, n_redraws, generator, self._score, self._statistic)
 
     def error_of(self, estimated: Tensor) -> float:
         """Return the relative error of given outputs ``(L, d_v)``, or weights ``(L, S)``."""
@@ -148,6 +145,21 @@ def attention_outputs(
 def relative_errors(estimated: Tensor, exact: Tensor) -> Tensor:
     """Return ‖estimated − exact‖/‖exact‖ of the matrices in the last two axes."""
     return torch.linalg.matrix_norm(estimated - exact) / torch.linalg.matrix_norm(exact)
+
+
+def interval_over_draws(
+    feature_map: FeatureMap,
+    n_redraws: int,
+    generator: Generator,
+    score: Callable[[FeatureMap], Tensor],
+    statistic: Callable[[Tensor], Tensor],
+) -> Interval:
+    """Score ``n_redraws`` draws, the first of them the map's own, and take the statistic of the stacked scores."""
+    draws = [score(feature_map)]
+    other = copy.deepcopy(feature_map) if feature_map.is_random else feature_map
+    for _ in range(n_redraws - 1 if feature_map.is_random else 0):
+        draws.append(score(other.redraw_(generator)))
+    return _jackknife(torch.stack(draws), statistic)
 
 
 def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Interval:

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from hrf.advice.findings import Candidate, Findings
+from hrf.advice.terms import counts, terms_of
 from hrf.report.number_format import number
 
 __all__ = ["figure"]
@@ -22,11 +23,6 @@ _DASHES = (0, (4, 3))
 _SMALLEST = 1e-12  # smaller errors are rounding, and are drawn at the edge
 # Places for a name: right (1) or left (−1) of its dot, and how many points above it; the first that is free is used.
 _SPOTS = ((-1, 0), (1, -10), (1, 10), (-1, -10), (1, 0), (-1, 10))
-_TITLES = {
-    "attention": "relative error of the attention weights",
-    "output": "relative error of the attention output",
-    "kernel": "median relative error of the kernel",
-}
 
 
 def figure(advice: Findings) -> Figure:
@@ -52,8 +48,10 @@ def figure(advice: Findings) -> Figure:
     drawing.legend(
         handles=_legend(advice), loc="outside lower left", ncols=8, frameon=False, handletextpad=0.5
     )
-    norms = f"norms {s.query_norm:.1f} and {s.key_norm:.1f}"
-    about = f"{s.n_queries:,} queries, {s.n_keys:,} keys, d = {s.dim}, {norms}"
+    lengths = (
+        f"norm {s.query_norm:.1f}" if s.for_machines else f"norms {s.query_norm:.1f} and {s.key_norm:.1f}"
+    )
+    about = f"{counts(s)}, {lengths}"
     ranks.set_title(about, loc="left", size=9.5, color=_GREY)
     plane.set_title("error against cost: down and left is better", loc="left", size=9.5, color=_GREY)
     drawing.draw_without_rendering()  # only then are places on the page known
@@ -70,7 +68,11 @@ def _legend(advice: Findings) -> list[Line2D]:
         if name in families
     ]
     handles.append(Line2D([], [], color=_GREY, linewidth=2.2, alpha=0.45, label="95 % of draws"))
-    handles.append(Line2D([], [], color=_GREY, linestyle=_DASHES, linewidth=1.2, label="uniform attention"))
+    handles.append(
+        Line2D(
+            [], [], color=_GREY, linestyle=_DASHES, linewidth=1.2, label=terms_of(advice.settings).reference
+        )
+    )
     if advice.beyond:
         handles.append(
             Line2D([], [], color=_GREY, markerfacecolor="white", label="more than features", **dot)
@@ -128,7 +130,9 @@ def _draw_ranks(axes: Axes, advice: Findings, limits: tuple[float, float]) -> No
     axes.set_ylim(places[-1] + 0.8, -0.8)
     _logarithmic(axes, "x", limits)
     axes.grid(axis="y", color=_PALE, linewidth=0.5)
-    axes.set_xlabel(_TITLES[advice.settings.objective])
+    # The axis of the objective "kernel" is a median over pairs.
+    title = terms_of(advice.settings).error
+    axes.set_xlabel("median relative error of the kernel" if advice.settings.objective == "kernel" else title)
 
 
 def _draw_plane(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hrf.advice.cost import Unit
 from hrf.advice.errors import Objective
+from hrf.advice.gram import GramObjective
 from hrf.advice.summaries import SummaryFinding
 from hrf.features.base import FeatureMap
 
@@ -36,7 +37,7 @@ class Settings:
 
     budget: int
     unit: Unit
-    objective: Objective
+    objective: Objective | GramObjective
     n_redraws: int
     seed: int
     scale: float
@@ -48,6 +49,11 @@ class Settings:
     query_norm: float
     key_norm: float
     held_out: tuple[int, int]
+
+    @property
+    def for_machines(self) -> bool:
+        """Whether rows of a kernel machine are advised on, rather than queries and keys."""
+        return self.objective in ("gram", "ridge")
 
     @property
     def most_features(self) -> float:
@@ -94,7 +100,7 @@ class Candidate:
         """Return the candidate with one more remark."""
         return replace(self, note="; ".join(filter(None, [self.note, remark])))
 
-    def expected_error(self, objective: Objective) -> float:
+    def expected_error(self, objective: Objective | GramObjective) -> float:
         """Return the error; for ``kernel`` in closed form, since the draws that make it up may be too rare to see."""
         if objective == "kernel" and self.predicted is not None:
             return self.predicted

@@ -14,6 +14,7 @@ from hrf import report
 from hrf.advice.figure import figure
 from hrf.advice.findings import Candidate
 from hrf.advice.result import Advice
+from hrf.advice.terms import counts, terms_of
 from hrf.advice.wording import HEADER, cells, uniform_cells
 from hrf.report import pages
 
@@ -51,14 +52,14 @@ def table(advice: Advice) -> Table:
     s = advice.settings
     rows = [
         *map(cells, advice.ranking),
-        uniform_cells(advice.uniform),
+        uniform_cells(advice),
         *map(cells, advice.beyond),
     ]
     reference = len(advice.ranking)
     return report.table(
         HEADER,
         rows,
-        title=f"{s.n_queries:,} queries, {s.n_keys:,} keys, d = {s.dim}, budget {s.budget} by {s.unit}",
+        title=f"{counts(s)}, budget {s.budget} by {s.unit}",
         caption=advice.legend,
         styles={0: "bold green", reference: "dim"},
         sections=[reference],
@@ -88,8 +89,7 @@ def page(advice: Advice, drawing: bytes) -> str:
 {pages.image(drawing, "Errors and costs of all maps")}
 <h2>How to use it</h2>
 <pre>{escape(_usage(advice))}</pre>
-<p><small>queries, keys and values are tensors with one row per token; output is linear-time attention.
-phi.estimate(queries, keys) gives the kernel itself{escape(_scaled(advice))}.</small></p>
+<p><small>{escape(_explanation(advice))}</small></p>
 <h2>All maps</h2>
 {_all_maps(advice)}
 <p><small>{escape(advice.legend)}.</small></p>
@@ -100,6 +100,11 @@ phi.estimate(queries, keys) gives the kernel itself{escape(_scaled(advice))}.</s
 def _about(advice: Advice) -> str:
     """Describe data and settings in a paragraph."""
     s = advice.settings
+    if s.for_machines:
+        return f"""<p class="about">
+{counts(s)} (norm {s.query_norm:.2f} after multiplication by {s.scale**0.5:.4g}).
+At most {s.budget} features, seed {s.seed}. Maps were fitted to three quarters of the rows; errors are measured on
+{s.held_out[0]:,} others, 95 % intervals from {s.n_redraws} draws.</p>"""
     return f"""<p class="about">
 {s.n_queries:,} queries (norm {s.query_norm:.2f}) and {s.n_keys:,} keys (norm {s.key_norm:.2f}), d = {s.dim}.
 Budget {s.budget} by {s.unit}, objective {s.objective}, scale {s.scale:g}, seed {s.seed}.
@@ -108,7 +113,16 @@ of the other half, 95 % intervals from {s.n_redraws} draws.</p>"""
 
 
 def _usage(advice: Advice) -> str:
-    """Four lines of Python that load the map and compute attention with it."""
+    """Four lines of Python that load the map and compute attention, or features, with it."""
+    if advice.settings.for_machines:
+        return "\n".join(
+            [
+                "import hrf, torch",
+                f'phi = hrf.load("{_BEST}")',
+                f"features = phi.queries(torch.as_tensor(rows) * {advice.settings.scale**0.5:.9g})",
+                f"transformer = hrf.learn.RandomFeatures(gamma={_gamma(advice):.9g}, feature_map=phi)",
+            ]
+        )
     return "\n".join(
         [
             "import hrf",
@@ -116,6 +130,24 @@ def _usage(advice: Advice) -> str:
             "q, k, v = (u[None] for u in (queries, keys, values))  # one head",
             f"output = hrf.attention(q, k, v, phi, scale={advice.settings.scale:.9g})[0]",
         ]
+    )
+
+
+def _gamma(advice: Advice) -> float:
+    """Return γ of the kernel: maps of exp(−‖x − y‖²/2) take inputs multiplied by √(2γ)."""
+    return advice.settings.scale / (2 if advice.best.kernel == "gaussian" else 1)
+
+
+def _explanation(advice: Advice) -> str:
+    """Say what the names in `_usage` stand for."""
+    if advice.settings.for_machines:
+        return (
+            "rows has one row per point; a linear model on features is a kernel machine. transformer does the same in "
+            "scikit-learn."
+        )
+    return (
+        "queries, keys and values are tensors with one row per token; output is linear-time attention.\n"
+        f"phi.estimate(queries, keys) gives the kernel itself{_scaled(advice)}."
     )
 
 
@@ -128,7 +160,8 @@ def _scaled(advice: Advice) -> str:
 def _all_maps(advice: Advice) -> str:
     """Build the table of all maps in HTML."""
     rows = [_row(c, "best" if place == 0 else "") for place, c in enumerate(advice.ranking)]
-    rows.append(_html_row(uniform_cells(advice.uniform), "ignores queries and keys", "uniform"))
+    ignored = f"ignores {terms_of(advice.settings).ignores}"
+    rows.append(_html_row(uniform_cells(advice), ignored, "uniform"))
     rows += [_row(c, "") for c in advice.beyond]
     return f"""<div class="wide"><table>
 <thead>{pages.row([*HEADER, "note"], "th", ["note"])}</thead>

@@ -69,7 +69,7 @@ class Advice(Findings):
         figure(self).savefig(path, dpi=160)
 
     def __str__(self) -> str:
-        reference = wording.uniform_cells(self.uniform)
+        reference = wording.uniform_cells(self)
         rows = [
             wording.HEADER,
             *map(wording.cells, self.ranking),

@@ -6,24 +6,16 @@ import math
 
 from hrf.advice.findings import Candidate, Findings
 from hrf.advice.summaries import SummaryFinding
+from hrf.advice.terms import norms, terms_of
 from hrf.report.number_format import count, number
 
 __all__ = ["HEADER", "cells", "legend", "sentences", "uniform_cells", "warning"]
 
 HEADER = ("map", "width", "state", "FLOPs", "µs", "error", "95 % interval", "kernel ε")
 
-_COLUMNS = (
-    "width: active features per vector; state: numbers that attention keeps per column of the values; "
-    "FLOPs, µs: per vector to map; kernel ε: median of √MSE/K over pairs, in closed form"
-)
 _GOOD_ENOUGH = 0.5
 _NEARLY, _CHEAPER = 1.1, 0.8  # times the error and the FLOPs of the best map
 _NO_BETTER = 0.9  # times the error of uniform attention
-_ERRORS = {
-    "attention": "the attention weights",
-    "output": "the attention output",
-    "kernel": "the kernel values",
-}
 _WITHIN = {
     "width": "with {} features or fewer",
     "flops": "with no more FLOPs than positive features of width {}",
@@ -46,30 +38,32 @@ def cells(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def uniform_cells(error: float) -> tuple[str, ...]:
-    """Format the row of uniform attention, which has no cost."""
-    return ("uniform attention", *[""] * 4, number(error), "", "")
+def uniform_cells(found: Findings) -> tuple[str, ...]:
+    """Format the row of the reference without a map, which has no cost."""
+    return (terms_of(found.settings).reference, *[""] * 4, number(found.uniform), "", "")
 
 
 def legend(found: Findings) -> str:
     """Say how the table is ordered and what its columns mean."""
     order = "kernel ε" if found.settings.objective == "kernel" else "the upper end of the interval"
-    return f"Best first, by {order}. {_COLUMNS}"
+    return f"Best first, by {order}. {terms_of(found.settings).columns}"
 
 
 def warning(found: Findings) -> str | None:
     """Say what is wrong and what to do if no ranked map is good enough; else return ``None``."""
-    s, best = found.settings, found.ranking[0]
+    s, best, terms = found.settings, found.ranking[0], terms_of(found.settings)
     error = found.expected_error(best)
     useless = error > _NO_BETTER * found.uniform
     if not useless and error <= _GOOD_ENOUGH:
         return None
     text = f"no map is good enough at this budget: the best, {best.name}, has error {number(error)}"
     if useless:
-        text += f", no better than ignoring queries and keys (uniform attention: {number(found.uniform)})"
-    text += f". Queries have norm {s.query_norm:.1f} and keys {s.key_norm:.1f}"
-    text += ", and random features fail beyond norms of about 2" if s.query_norm * s.key_norm > 4 else ""
-    ways = ["raise the budget", "lower the scale of the logits", "compute exact attention"]
+        text += f", no better than ignoring {terms.ignores} ({terms.reference}: {number(found.uniform)})"
+    sentence = norms(s)
+    text += f". {sentence[0].upper()}{sentence[1:]}"
+    if terms.limit is not None and s.query_norm * s.key_norm > terms.limit**2:
+        text += f", and random features fail beyond norms of about {terms.limit:g}"
+    ways = [*terms.ways]
     better = min(found.beyond, key=found.expected_error, default=None)
     if better is not None and found.expected_error(better) < 0.8 * error:
         ways.insert(0, f"take '{better.name}' (error {number(better.error)})")
@@ -82,11 +76,11 @@ def sentences(found: Findings) -> list[str]:
     texts = [
         f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on "
         "data it was not fitted to.",
-        f"The relative error of {_ERRORS[s.objective]} is {number(found.expected_error(best))}{_spread(found)}.",
+        f"The {terms_of(s).error} is {number(found.expected_error(best))}{_spread(found)}.",
     ]
     if rivals := _rivals(found):
         texts.append(
-            f"The best of the other families: {', '.join(rivals)}; uniform attention {number(found.uniform)}."
+            f"The best of the other families: {', '.join(rivals)}; {terms_of(s).reference} {number(found.uniform)}."
         )
     near = [c for c in found.ranking if c.error <= _NEARLY * best.error and c.flops < _CHEAPER * best.flops]
     if near:

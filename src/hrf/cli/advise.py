@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,7 @@ import typer
 from hrf.cli.errors import needs_extra, one_sentence
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from hrf.advice import Advice
 
 __all__ = ["HELP", "advise"]
 
@@ -27,16 +29,23 @@ hrf advise
 hrf advise queries.npy keys.npy --scale 0.125
 hrf advise a.safetensors:q a.safetensors:k --values a.safetensors:v
 hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
+hrf advise rows.csv --kernel rbf --gamma 0.1 --targets targets.csv
+
+With --kernel rbf there is one file, of rows, and the maps are for kernel machines with exp(−gamma · ‖x − y‖²): ranked
+by the error of the kernel, or by the error of ridge regression on held-out rows if there are targets.
 """
 
 _BUDGET = "Each map may cost as much as positive features of this width."
 _OBJECTIVE = "Which error: output (with values), attention (without), or kernel."
 _LENGTH = "Keys per sequence in use; a state larger than its keys and values is left out."
+_KERNEL = "softmax for queries and keys, rbf for rows of a kernel machine."
+_GAMMA = "Factor of squared distances, for --kernel rbf."
+_TARGETS = "File with targets, one row per row, for --kernel rbf."
 _OUT = "Directory for the figure, the map, the numbers and report.html."
 
 
 def advise(
-    queries: Annotated[str | None, typer.Argument(help="File with the queries.")] = None,
+    queries: Annotated[str | None, typer.Argument(help="File with the queries, or with rows.")] = None,
     keys: Annotated[str | None, typer.Argument(help="File with the keys.")] = None,
     values: Annotated[str | None, typer.Option(help="File with the values, one row per key.")] = None,
     budget: Annotated[int, typer.Option(help=_BUDGET)] = 256,
@@ -44,44 +53,77 @@ def advise(
     objective: Annotated[str | None, typer.Option(help=_OBJECTIVE, show_default="by values")] = None,
     scale: Annotated[float, typer.Option(help="Factor of the logits.")] = 1.0,
     length: Annotated[int | None, typer.Option(help=_LENGTH, show_default="all keys")] = None,
+    kernel: Annotated[str, typer.Option(help=_KERNEL)] = "softmax",
+    gamma: Annotated[float | None, typer.Option(help=_GAMMA, show_default="1/(d · variance)")] = None,
+    targets: Annotated[str | None, typer.Option(help=_TARGETS)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help=_OUT)] = Path("results"),
 ) -> None:
     """Print a table, save a figure, the best map and a page."""
     with needs_extra("cli"):
         from hrf import report
-        from hrf.advice import advise as find_advice
         from hrf.advice.page import publish
     with one_sentence():
-        q, k, v = _vectors(queries, keys, values, seed)
+        for_attention: dict[str, object] = {
+            "keys": keys,
+            "--values": values,
+            "--objective": objective,
+            "--length": length,
+        }
+        for_attention |= {
+            "--unit": None if unit == "width" else unit,
+            "--scale": None if scale == 1 else scale,
+        }
+        if kernel == "rbf":
+            _refuse(for_attention, "with --kernel rbf, which takes one file of rows")
+            find = _for_rows(queries, targets, gamma, seed)
+        elif kernel == "softmax":
+            _refuse({"--gamma": gamma, "--targets": targets}, "without --kernel rbf")
+            find = _for_attention(queries, keys, values, seed)
+            find = partial(find, unit=unit, objective=objective, scale=scale, length=length)
+        else:
+            raise ValueError(f"kernel is {kernel!r}; expected softmax or rbf")
         folder = report.folder(out)
         with report.progress("maps") as advance:
-            advice = find_advice(
-                q,
-                k,
-                v,
-                budget=budget,
-                unit=unit,  # type: ignore[arg-type]  # other words are refused there
-                objective=objective,  # type: ignore[arg-type]
-                scale=scale,
-                length=length,
-                seed=seed,
-                progress=advance,
-            )
+            advice = find(budget=budget, seed=seed, progress=advance)
         publish(advice, folder)
 
 
-def _vectors(
+def _refuse(options: dict[str, object], where: str) -> None:
+    """Refuse options that have no meaning for the kernel."""
+    if used := [name for name, value in options.items() if value is not None]:
+        raise ValueError(f"{' and '.join(used)} cannot be used {where}")
+
+
+def _for_attention(
     queries: str | None, keys: str | None, values: str | None, seed: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Read the files; without any, return the built-in data."""
+) -> Callable[..., Advice]:
+    """Read the files, or take the built-in data; return the function that advises on them."""
     from hrf import read_arrays
+    from hrf.advice import advise as find_advice
 
     if queries is None:
         if values is not None:
             raise ValueError("there are values without queries and keys; expected all three files")
-        return (*read_arrays.wine(seed), None)
+        return partial(find_advice, *read_arrays.wine(seed), None)
     if keys is None:
         raise ValueError(f"there are queries in {queries} but no keys; expected two files")
     v = None if values is None else read_arrays.read_array(values)
-    return read_arrays.read_array(queries), read_arrays.read_array(keys), v
+    return partial(find_advice, read_arrays.read_array(queries), read_arrays.read_array(keys), v)
+
+
+def _for_rows(rows: str | None, targets: str | None, gamma: float | None, seed: int) -> Callable[..., Advice]:
+    """Do as `_for_attention`, for rows of a kernel machine; γ is 1/(d · variance) by default."""
+    import torch
+
+    from hrf import read_arrays
+    from hrf.advice import advise_kernel
+
+    if rows is None and targets is not None:
+        raise ValueError("there are targets without rows; expected both files")
+    x = torch.cat(read_arrays.wine(seed)) if rows is None else read_arrays.read_array(rows)
+    y = None if targets is None else read_arrays.read_array(targets)
+    if gamma is None:
+        variance = float(x.var(correction=0))
+        gamma = 1 / (x.shape[1] * variance) if variance > 0 else 1.0
+    return partial(advise_kernel, x, y, gamma=gamma)

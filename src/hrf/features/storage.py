@@ -11,18 +11,20 @@ import stat
 from math import prod
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from hrf.features.base import FeatureMap
 from hrf.features.encoding import FORMAT
 from hrf.projections import Projections
 from hrf.registry import UndefinedClass, find, is_own
 
-__all__ = ["load"]
+__all__ = ["load", "load_part"]
+
+Part = TypeVar("Part", bound=nn.Module)
 
 _SIZES = ("n_projections", "n_coefficient_projections")  # rows of ω, in the arguments of parts
 
@@ -39,10 +41,15 @@ def load(path: str | PathLike[str]) -> FeatureMap:
     >>> torch.equal(phi.queries(x), copy.queries(x))
     True
     """
+    return load_part(path, FeatureMap, "a feature map")
+
+
+def load_part(path: str | PathLike[str], expected: type[Part], noun: str) -> Part:
+    """Read a file that ``encoding.py`` made of a module of the expected class; ``noun`` says what it is."""
     name = fspath(path)
     header, tensors = _read(name)
     try:
-        return _rebuilt(header, tensors)
+        return _rebuilt(header, tensors, expected, noun)
     except UndefinedClass as error:
         raise ValueError(f"{name} needs {error}") from error
     except Exception as error:  # constructors meet arguments that nobody has checked
@@ -87,23 +94,23 @@ def _check_size(name: str) -> None:
         )
 
 
-def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
-    """Build the map, tie its shared projections and fill in its numbers."""
+def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor], expected: type[Part], noun: str) -> Part:
+    """Build the module, tie its shared projections and fill in its numbers."""
     for key in header["complex"]:
         # A copy: a file aligns numbers to 8 bytes, and LAPACK may crash on complex ones that are not aligned to 16.
         tensors[key] = torch.view_as_complex(tensors[key]).clone()
     with torch.random.fork_rng(devices=[]):  # parts are drawn only to be overwritten
-        feature_map = _built(header["map"], tensors)
-    if not isinstance(feature_map, FeatureMap):
-        raise TypeError(f"it describes a {type(feature_map).__name__}; expected a feature map")
+        part = _built(header["map"], tensors)
+    if not isinstance(part, expected):
+        raise TypeError(f"it describes a {type(part).__name__}; expected {noun}")
     for first, *others in header["shared"]:
         for path in others:
-            _tie(feature_map, first, path)
+            _tie(part, first, path)
     state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
-    for key, buffer in feature_map.state_dict(keep_vars=True).items():
+    for key, buffer in part.state_dict(keep_vars=True).items():
         buffer.data = buffer.data.to(state[key].dtype)  # keep the precision the map was saved in
-    feature_map.load_state_dict(state)
-    return feature_map
+    part.load_state_dict(state)
+    return part
 
 
 def _built(tree: Any, tensors: dict[str, Tensor]) -> Any:
@@ -128,17 +135,17 @@ def _check_counts(arguments: dict[str, Any], tensors: dict[str, Tensor]) -> None
     common = [arguments.get(name) for name in ("dim", "heads")]
     for name in _SIZES:
         counts = [count for count in (*common, arguments.get(name)) if isinstance(count, int)]
-        if prod(max(1, abs(count)) for count in counts) > held:
+        if counts and prod(max(1, abs(count)) for count in counts) > held:
             described = ", ".join(
                 f"{key}={arguments[key]!r}" for key in ("dim", "heads", name) if key in arguments
             )
             raise ValueError(f"{described} asks for more numbers than the file holds ({held})")
 
 
-def _tie(feature_map: FeatureMap, first: str, second: str) -> None:
+def _tie(part: nn.Module, first: str, second: str) -> None:
     """Put the projections at one path at another, too."""
     parent, _, name = second.rpartition(".")
     for path in (first, second):
-        if not isinstance(feature_map.get_submodule(path), Projections):
+        if not isinstance(part.get_submodule(path), Projections):
             raise TypeError(f"{path} is shared; expected projections")
-    setattr(feature_map.get_submodule(parent), name, feature_map.get_submodule(first))
+    setattr(part.get_submodule(parent), name, part.get_submodule(first))

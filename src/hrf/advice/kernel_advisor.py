@@ -1,0 +1,165 @@
+"""`advise_kernel`: fit every map for kernel machines at one width, measure it on held-out rows, rank."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from hrf.advice.advisor import FAILURES, Progress
+from hrf.advice.cost import seconds
+from hrf.advice.data import as_vectors
+from hrf.advice.findings import Candidate, Settings
+from hrf.advice.gram import GramProblem, LabelledRows, predicted_gram_error
+from hrf.advice.kernel_maps import ADVISED, KernelName, MapName, make_map
+from hrf.advice.result import Advice
+from hrf.checks import check_positive
+from hrf.projections import ProjectionKind
+
+__all__ = ["LEAST_ROWS", "advise_kernel", "input_scale"]
+
+LEAST_ROWS = 8  # six to fit to, and two to measure on
+# With fewer rows to fit to, maps are chosen that do not stay the best with more.
+_FITTED, _HELD_OUT = 4096, 2048
+_FITTED_SHARE = 0.75
+_FAMILIES = {"trigonometric": "isotropic", "optimal-positive": "isotropic"}
+_NOTES = {
+    "trigonometric": "exact at x = y",
+    "optimal-positive": "FAVOR++; never negative",
+    "dense-exponential": "FAVOR#; never negative",
+    "centred": "FAVOR+ about the mean; never negative",
+}
+
+
+def advise_kernel(
+    rows: Any,
+    targets: Any = None,
+    *,
+    gamma: float,
+    kernel: KernelName = "rbf",
+    budget: int = 256,
+    projection: ProjectionKind = "orthogonal",
+    n_redraws: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Advice:
+    """Find the feature map to use for a kernel machine on this data: a linear model on at most ``budget`` features.
+
+    Three quarters of the rows, by ``seed``, are fitted to (4,096 at most); errors are measured on up to 2,048 of the
+    others. Without targets, maps are ranked by the error of the kernel matrix; with targets, by the error of ridge
+    regression, each map at its best of ten penalties. Maps that fail are left out, and `Advice.left_out` says why.
+
+    Args:
+        rows: ``(N, d)``, a tensor or an array with 8 rows or more.
+        targets: ``(N,)`` or ``(N, k)``, or ``None``.
+        gamma: γ of exp(−γ‖x − y‖²), or of exp(γ xᵀy). The maps of the result take rows multiplied by √(2γ), or √γ.
+        kernel: ``"rbf"`` or ``"softmax"``.
+        budget: the largest number of features.
+        projection: one of `hrf.projections.KINDS`.
+        n_redraws: draws of ω behind each confidence interval, two or more.
+        seed: seed of everything random.
+        progress: called with the name of a map, the number of maps done and the number of all.
+
+    >>> import torch, hrf
+    >>> x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> advice = hrf.advise_kernel(x, x[:, :1].sin(), gamma=0.3, budget=64)
+    >>> advice.settings.objective, advice.best.queries(x).shape
+    ('ridge', torch.Size([400, 64]))
+    """
+    check_positive("gamma", gamma)
+    scale = input_scale(kernel, gamma)
+    data = _checked(rows, targets, math.sqrt(scale))
+    problem, fitted = _split(data, seed)
+    settings = _settings(
+        data, problem, budget=budget, n_redraws=n_redraws, seed=seed, scale=scale, unit="width"
+    )
+    ranking: list[Candidate] = []
+    left_out: dict[str, str] = {}
+    for index, name in enumerate(ADVISED):
+        if progress is not None:
+            progress(name, index, len(ADVISED))
+        try:
+            arguments: dict[str, Any] = {"kernel": kernel, "projection": projection, "seed": seed}
+            ranking.append(_measured(name, make_map(name, fitted, budget, **arguments), problem, settings))
+        except FAILURES as error:
+            left_out[name] = str(error).partition("\n")[0]
+    if progress is not None:
+        progress("", len(ADVISED), len(ADVISED))
+    if not ranking:
+        raise ValueError(
+            f"no map works (rows have norm {settings.query_norm:.3g}): {next(iter(left_out.values()))}"
+        )
+    ranking.sort(key=lambda candidate: (candidate.high, candidate.flops))
+    return Advice(ranking, [], problem.uniform(ranking[0].feature_map), left_out, settings)
+
+
+def input_scale(kernel: KernelName, gamma: float) -> float:
+    """Return the factor of xᵀy: rows are multiplied by its root, after which γ is 1/2 for ``rbf`` and 1 for softmax."""
+    if kernel not in ("rbf", "softmax"):
+        raise ValueError(f"kernel is {kernel!r}; expected 'rbf' or 'softmax'")
+    return 2 * gamma if kernel == "rbf" else gamma
+
+
+def _checked(rows: Any, targets: Any, factor: float) -> LabelledRows:
+    """Convert tensors or arrays, multiply rows by the factor; errors say what is wrong with them."""
+    x = as_vectors(rows, "rows") * factor
+    if len(x) < LEAST_ROWS:
+        raise ValueError(f"the number of rows is {len(x)}; expected {LEAST_ROWS} or more")
+    if targets is None:
+        return LabelledRows(x, None)
+    y = torch.as_tensor(targets)
+    y = as_vectors(y[:, None] if y.ndim == 1 else y, "targets")
+    if len(y) != len(x):
+        raise ValueError(
+            f"the numbers of rows and targets are {len(x)} and {len(y)}; expected one target per row"
+        )
+    return LabelledRows(x, y)
+
+
+def _split(data: LabelledRows, seed: int) -> tuple[GramProblem, Tensor]:
+    """Return the problem on held-out rows, and the rows to fit to."""
+    order = torch.randperm(len(data.x), generator=Generator().manual_seed(seed))
+    first, others = order[: int(_FITTED_SHARE * len(order))], order[int(_FITTED_SHARE * len(order)) :]
+    fitted, held_out = data.part(first[:_FITTED]), data.part(others[:_HELD_OUT])
+    if held_out.y is not None and fitted.y is not None and not (held_out.y - fitted.y.mean(0)).any():
+        # Constant targets tell maps apart no better than no targets.
+        fitted, held_out = (rows._replace(y=None) for rows in (fitted, held_out))
+    return GramProblem(fitted, held_out), fitted.x
+
+
+def _settings(data: LabelledRows, problem: GramProblem, **options: Any) -> Settings:
+    norm = float(data.x.square().sum(-1).mean().sqrt())
+    return Settings(
+        **options,
+        objective=problem.objective,
+        length=len(data.x),
+        dim=data.x.shape[1],
+        value_dim=1 if data.y is None else data.y.shape[1],
+        n_queries=len(data.x),
+        n_keys=len(data.x),
+        query_norm=norm,
+        key_norm=norm,
+        held_out=(len(problem.held_out.x), len(problem.held_out.x)),
+    )
+
+
+def _measured(name: MapName, feature_map: Any, problem: GramProblem, settings: Settings) -> Candidate:
+    feature_map = feature_map.float()
+    error = problem.error(feature_map, settings.n_redraws, Generator().manual_seed(settings.seed + 1))
+    if not math.isfinite(error.high):
+        raise ArithmeticError("its estimates overflow or vanish")
+    return Candidate(
+        name=name,
+        family=_FAMILIES.get(name, "fitted"),
+        feature_map=feature_map,
+        width=feature_map.active_width,
+        flops=feature_map.flops(),
+        error=error.value,
+        low=error.low,
+        high=error.high,
+        predicted=predicted_gram_error(feature_map, problem.held_out.x),
+        seconds=seconds(feature_map, problem.held_out.x.float()),
+        note=_NOTES[name],
+    )

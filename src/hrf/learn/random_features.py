@@ -1,0 +1,215 @@
+"""`RandomFeatures`: any map of hrf as a scikit-learn transformer."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
+from torch import Generator
+from typing_extensions import Self
+
+from hrf.advice import advise_kernel
+from hrf.advice.gram import GramProblem, LabelledRows, plain_features, predicted_gram_error
+from hrf.advice.kernel_advisor import LEAST_ROWS, input_scale
+from hrf.advice.kernel_maps import KernelName, make_map
+from hrf.checks import check_count
+from hrf.features.base import FeatureMap
+from hrf.features.gaussian import GaussianKernel
+from hrf.learn.rows import Array, Rows
+from hrf.learn.storage import Saved
+from hrf.learn.validation import rows_of
+from hrf.projections import ProjectionKind
+
+__all__ = ["RandomFeatures", "seed_of"]
+
+_SAMPLED = 6144  # rows that maps are chosen by and fitted to
+_PAIRED = 256  # rows on each side of the pairs that errors are measured on
+_MOST_CLASSES = 100  # whole numbers with more values than this are amounts, not classes
+
+
+class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, BaseEstimator):
+    """Random features φ(x) whose products φ(x)·φ(y) estimate a kernel.
+
+    Args:
+        kernel: ``"rbf"`` for exp(−γ‖x − y‖²), or ``"softmax"`` for exp(γ xᵀy).
+        gamma: γ, or ``"scale"`` for 1/(d · variance of X), as in scikit-learn's SVC.
+        feature_map: ``"auto"`` to measure maps on the data and take the best (`hrf.advise_kernel`; by ridge regression
+            where ``fit`` gets targets that are numbers, else by the kernel); one of ``trigonometric``, ``positive``,
+            ``optimal-positive``, ``dense-exponential``, ``centred``, ``exponential``, ``angular``, ``clustered``; or a
+            `FeatureMap` of the softmax kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
+        n_components: the largest number of features. Projections make two or more each, of which there is one at least.
+        projection: how the rows ω are coupled, one of `hrf.projections.KINDS`.
+        random_state: a seed, a ``RandomState`` or ``None``.
+
+    Attributes:
+        feature_map_: the map; it takes rows multiplied by `scale_`.
+        map_name_: the name of the map, or of its class if a map was given.
+        gamma_: γ as a number.
+        scale_: √(2γ) for ``"rbf"``, √γ for ``"softmax"``.
+        error_: root of the mean squared error of φ(x)·φ(y) over pairs of rows: in closed form over draws of ω where it
+            is known, else measured.
+
+    >>> import numpy as np
+    >>> from hrf.learn import RandomFeatures
+    >>> x = np.random.default_rng(0).normal(size=(100, 3))
+    >>> features = RandomFeatures(gamma=0.5, feature_map="trigonometric", random_state=0).fit_transform(x)
+    >>> exact = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(-1))
+    >>> features.shape, bool(np.abs(features @ features.T - exact).mean() < 0.1)
+    ((100, 256), True)
+    """
+
+    def __init__(
+        self,
+        kernel: KernelName = "rbf",
+        gamma: float | str = "scale",
+        feature_map: str | FeatureMap = "auto",
+        n_components: int = 256,
+        projection: ProjectionKind = "orthogonal",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.gamma = gamma
+        self.feature_map = feature_map
+        self.n_components = n_components
+        self.projection = projection
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the map, and fit or choose it by a sample of rows ``X (N, d)``; ``y`` serves ``"auto"`` only."""
+        used = y if self.feature_map == "auto" else None
+        rows = rows_of(self, X, used, width=self.n_components, reset=True, multi_output=True)
+        return self.fit_rows(rows, targets_of_any_kind)
+
+    def fit_rows(self, rows: Rows, targets: Callable[[Array], Array] | None = None) -> Self:
+        """Do as `fit`, for checked rows.
+
+        Args:
+            rows: the rows, with or without targets.
+            targets: turns targets of rows into numbers ``(n, k)`` to choose a map by; ``None`` to leave them out.
+        """
+        check_count("n_components", self.n_components)
+        seed = seed_of(self.random_state)
+        x, y = rows.sample(_SAMPLED, seed)
+        self.gamma_ = self._gamma(rows)
+        self.scale_ = math.sqrt(input_scale(self.kernel, self.gamma_))
+        y = None if targets is None or y is None else targets(y)
+        self.feature_map_ = self._chosen(x, y, seed)
+        self.error_ = self._error(x)
+        self.n_features_in_ = rows.n_features
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Map rows ``X (N, d)`` to features ``(N, D)``, in the precision of X; lazily for Dask collections."""
+        check_is_fitted(self, "feature_map_")
+        rows = rows_of(self, X, width=self.feature_map_.feature_dim, reset=False)
+        return rows.map(partial(block_features, self))
+
+    def block(self, x: Array) -> Array:
+        """Map the checked rows of one block, ``(n, d) -> (n, D)``."""
+        with torch.no_grad():
+            return plain_features(self.feature_map_, torch.tensor(x * x.dtype.type(self.scale_))).numpy()
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.feature_map_.feature_dim
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _gamma(self, rows: Rows) -> float:
+        if self.gamma == "scale":
+            n, _, squares = rows.reduce(moments, combined_moments)
+            variance = squares / n
+            return 1 / (rows.n_features * variance) if variance > 0 else 1.0
+        if not isinstance(self.gamma, Real) or not 0 < float(self.gamma) < math.inf:
+            raise ValueError(f"gamma is {self.gamma!r}; expected a positive number or 'scale'")
+        return float(self.gamma)
+
+    def _chosen(self, x: Array, y: Array | None, seed: int) -> FeatureMap:
+        """Return the map: the given one, the named one, or the one that does best on the sample."""
+        if isinstance(self.feature_map, FeatureMap):
+            self.map_name_ = type(self.feature_map).__name__
+            return self._given(self.feature_map, x.shape[1])
+        name: Any = self.feature_map
+        arguments: dict[str, Any] = {"kernel": self.kernel, "projection": self.projection, "seed": seed}
+        if name == "auto" and len(x) >= LEAST_ROWS:
+            advice = advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments)
+            self.map_name_ = advice.ranking[0].name
+            return advice.best
+        # There may be too few rows to measure anything on.
+        self.map_name_ = name = "trigonometric" if name == "auto" else name
+        return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
+
+    def _given(self, given: FeatureMap, dim: int) -> FeatureMap:
+        """Return a copy of the map that was passed in, for the kernel asked for."""
+        if given.dim != dim or given.heads is not None:
+            raise ValueError(
+                f"the feature map has dim={given.dim}, heads={given.heads}; expected dim={dim} without heads"
+            )
+        copied = copy.deepcopy(given)
+        if self.kernel == "rbf" and given.kernel == "softmax":
+            return GaussianKernel(copied)
+        if self.kernel == "softmax" and given.kernel == "gaussian":
+            raise ValueError(
+                "the feature map estimates the Gaussian kernel; expected one for the softmax kernel"
+            )
+        return copied
+
+    def _error(self, x: Array) -> float:
+        """Return the closed-form error where it is known, else the error of this draw on pairs of rows."""
+        rows = torch.tensor(x[: 2 * _PAIRED] * self.scale_)
+        if len(rows) < 2:
+            return math.nan
+        predicted = predicted_gram_error(self.feature_map_, rows)
+        if predicted is not None:
+            return predicted
+        alone = LabelledRows(rows, None)
+        return GramProblem(alone, alone).error(self.feature_map_, 1, Generator()).value
+
+
+def block_features(features: RandomFeatures, x: Array, y: Any) -> Array:
+    """Step of `Rows`: features of a block."""
+    return features.block(x)
+
+
+def moments(x: Array, y: Any) -> tuple[int, float, float]:
+    """Step of `Rows`: number of entries, their mean, and the sum of squares about it."""
+    mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
+    return x.size, mean, float(np.square(x - mean, dtype=np.float64).sum())
+
+
+def combined_moments(
+    first: tuple[int, float, float], second: tuple[int, float, float]
+) -> tuple[int, float, float]:
+    """Combine `moments` of two blocks (Chan et al., 1979)."""
+    (n, mean, squares), (m, other, more) = first, second
+    if not n + m:
+        return first
+    shift = other - mean
+    return n + m, mean + shift * m / (n + m), squares + more + shift * shift * n * m / (n + m)
+
+
+def targets_of_any_kind(y: Array) -> Array:
+    """Return numbers ``(n, k)``: one indicator per class where targets are classes, else the targets themselves."""
+    if type_of_target(y, raise_unknown=True) in ("binary", "multiclass"):
+        classes = np.unique(y)
+        if len(classes) <= _MOST_CLASSES or y.dtype.kind not in "iuf":
+            return np.equal(y.reshape(-1, 1), classes).astype(np.float64)
+    return y.reshape(len(y), -1)
+
+
+def seed_of(random_state: Any) -> int:
+    """Draw a seed from a ``random_state`` of scikit-learn."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
