@@ -31,8 +31,8 @@ class SelfAttention(nn.Module):
 
     Attributes:
         method: ``"exact"`` softmax attention, ``"uniform"`` weights, ``"none"`` (the output is zero), a feature map
-            or a `hrf.SummarisedAttention`. A map is not a part of the module: neither ``state_dict`` nor ``parameters``
-            see it.
+            or a `hrf.SummarisedAttention`, exchanged by `use`. A map is not a part of the module: neither
+            ``state_dict`` nor ``parameters`` see it.
         causal: whether a frame sees itself and frames before it only.
         observer: called with queries and keys as a map sees them, ``(B, H, L, d)``, and the padding ``(B, L)``.
     """
@@ -57,8 +57,8 @@ class SelfAttention(nn.Module):
         """The way to weigh values."""
         return self._method[0]
 
-    @method.setter
-    def method(self, method: Method) -> None:
+    def use(self, method: Method) -> None:
+        """Weigh values by another method from now on."""
         if isinstance(method, str) and method not in get_args(Plain):
             expected = ", ".join(map(repr, get_args(Plain)))
             raise ValueError(

@@ -28,6 +28,8 @@ class ModelConfig:
         dropout: probability to drop in the encoder.
         predictor_dropout: probability to drop in the predictor.
         positions: ``"sinusoidal"``, ``"rotary"`` or ``"none"``.
+        position_range: while training, the first frame of a batch has a random position below this number, so that the
+            positions of long utterances become known; 0 is never.
         key_length: length to which queries and keys are brought; ``None`` leaves them as they are.
         causal: whether a frame sees itself and frames before it only, for streaming.
     """
@@ -45,6 +47,7 @@ class ModelConfig:
     dropout: float = 0.1
     predictor_dropout: float = 0.3
     positions: Literal["sinusoidal", "rotary", "none"] = "sinusoidal"
+    position_range: int = 0
     key_length: float | None = None
     causal: bool = False
 

@@ -47,11 +47,16 @@ class Conformer(nn.Module):
         padding = padding_mask(frames, x.shape[1])
         x = self.inputs(x)
         if self.config.positions == "sinusoidal":
-            x = x + sinusoids(0, x.shape[1], x.shape[2], x.device).to(x.dtype)
+            x = x + sinusoids(self._start(), x.shape[1], x.shape[2], x.device).to(x.dtype)
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, padding)
         return x, frames
+
+    def _start(self) -> int:
+        """Return the position of the first frame."""
+        wide = self.config.position_range
+        return int(torch.randint(wide, ())) if wide and self.training else 0
 
 
 class ConformerBlock(nn.Module):

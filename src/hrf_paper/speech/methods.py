@@ -81,7 +81,7 @@ METHODS: dict[str, Builder] = {
     "FAVOR# 256": _fitted(hrf.DenseExponential, 256),
     "shifted (3,3)": _clustered(3, 3, base="shifted"),
     "separable (16,16)": _clustered(16, 16, base="separable"),
-    "summarised": lambda queries, keys, generator: hrf.SummarisedAttention(),
+    "summarised": lambda queries, keys, generator: hrf.SummarisedAttention(report=hrf.SummaryReport()),
 }
 
 
@@ -98,7 +98,7 @@ def install(model: ConformerTransducer, name: str, utterances: Sequence[Utteranc
         raise ValueError(f"there is no method {name!r}; expected one of {', '.join(METHODS)}")
     for layer, (queries, keys) in enumerate(vectors(model, utterances, seed=seed)):
         generator = Generator().manual_seed(1_000 * seed + layer)
-        model.attentions[layer].method = METHODS[name](queries, keys, generator)
+        model.attentions[layer].use(METHODS[name](queries, keys, generator))
 
 
 @torch.no_grad()
@@ -120,7 +120,8 @@ def vectors(
     training = model.training
     model.eval()
     for attention in model.attentions:
-        attention.method, attention.observer = "exact", keep
+        attention.use("exact")
+        attention.observer = keep
     model.encode(batch.features, batch.frames)
     for attention in model.attentions:
         attention.observer = None

@@ -222,7 +222,7 @@ class SpeechTrainer:
             install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
             return
         for attention, path in zip(self.model.attentions, saved, strict=True):
-            attention.method = hrf.load(path)
+            attention.use(hrf.load(path))
 
 
 def load_model(path: Path) -> ConformerTransducer:

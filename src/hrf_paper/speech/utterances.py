@@ -48,21 +48,17 @@ def normalised(text: str) -> str:
 
 
 def joined(utterances: Sequence[Utterance], frames: int) -> list[Utterance]:
-    """Join utterances of one speaker, in their order, until each joined one has at least that many frames.
+    """Join utterances in their order, those of one speaker first, to about that many frames each.
 
-    The last one of a speaker may be shorter; it goes to the one before it if it has less than half of the frames.
+    A speaker whose utterances are fewer frames in all is followed by the next speaker. The number of joined utterances
+    is the one that brings their mean length closest to ``frames``.
     """
-    found: list[Utterance] = []
-    for speaker in dict.fromkeys(utterance.speaker for utterance in utterances):
-        groups: list[list[Utterance]] = [[]]
-        for utterance in (u for u in utterances if u.speaker == speaker):
-            if _length(groups[-1]) >= frames:
-                groups.append([])
-            groups[-1].append(utterance)
-        if len(groups) > 1 and _length(groups[-1]) < frames / 2:
-            groups[-2] += groups.pop()
-        found += [_join(group) for group in groups]
-    return found
+    speakers = [
+        [u for u in utterances if u.speaker == name] for name in dict.fromkeys(u.speaker for u in utterances)
+    ]
+    if min(map(_length, speakers), default=0) < frames:
+        speakers = [[utterance for own in speakers for utterance in own]]
+    return [_join(group) for own in speakers for group in _cut(own, max(1, round(_length(own) / frames)))]
 
 
 def joined_at_random(utterances: Sequence[Utterance], frames: int, generator: Generator) -> list[Utterance]:
@@ -78,6 +74,18 @@ def joined_at_random(utterances: Sequence[Utterance], frames: int, generator: Ge
             open_groups[utterance.speaker] = group, limit
         group.append(utterance)
     return [_join(group) for group in groups]
+
+
+def _cut(utterances: Sequence[Utterance], count: int) -> list[list[Utterance]]:
+    """Cut a sequence into runs of about equally many frames, none of them empty if there are enough utterances."""
+    share = _length(utterances) / count
+    groups: list[list[Utterance]] = [[] for _ in range(count)]
+    before = 0
+    for utterance in utterances:
+        middle = before + len(utterance.features) / 2
+        groups[min(count - 1, int(middle / share))].append(utterance)
+        before += len(utterance.features)
+    return [group for group in groups if group]
 
 
 def _length(group: Sequence[Utterance]) -> int:
