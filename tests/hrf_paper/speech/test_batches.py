@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from hrf_paper_speech_samples import utterances
 
 from hrf_paper.speech.augment import Augmentation
 from hrf_paper.speech.batches import by_length, padding_mask, training_batches
+from made_up_speech import utterances
 
 NOTHING = Augmentation(speed=0, warp=0, tilt=0, time_masks=0, channel_masks=0)
 

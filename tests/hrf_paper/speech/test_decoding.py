@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from hrf_paper_speech_samples import tiny_model, utterances
 
 from hrf_paper.speech.alphabet import CHARACTERS, decoded, encoded
 from hrf_paper.speech.batches import batch_of
 from hrf_paper.speech.decoding import error_rates, greedy, recognised
+from made_up_speech import tiny_model, utterances
 
 
 def test_a_batch_is_decoded_as_its_parts():

@@ -38,10 +38,7 @@ def test_all_alignments(blank):
     weights = torch.rand(4, generator=generator, dtype=torch.float64)
     found = rnnt_loss(logits, labels, torch.tensor(frames), torch.tensor(counts), blank=blank)
     expected = torch.stack(
-        [
-            enumerated(logits[i, : frames[i]], labels[i, : counts[i]].tolist(), blank)
-            for i in range(4)
-        ]
+        [enumerated(logits[i, : frames[i]], labels[i, : counts[i]].tolist(), blank) for i in range(4)]
     )
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     gradients = [torch.autograd.grad((side * weights).sum(), logits)[0] for side in (found, expected)]
@@ -51,9 +48,7 @@ def test_all_alignments(blank):
 def test_gradient_by_differences():
     logits = torch.randn(2, 5, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     labels, frames, counts = torch.tensor([[1, 2, 1], [2, 1, 0]]), torch.tensor([5, 3]), torch.tensor([3, 2])
-    assert torch.autograd.gradcheck(
-        lambda x: rnnt_loss(x, labels, frames, counts), logits.requires_grad_()
-    )
+    assert torch.autograd.gradcheck(lambda x: rnnt_loss(x, labels, frames, counts), logits.requires_grad_())
 
 
 def test_warprnnt():

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hrf_paper_speech_samples import TINY, tiny_speech
 
 import hrf
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
+from made_up_speech import TINY, tiny_speech
 
 TRAINING = SpeechTraining(TINY, epochs=4, warmup=2, frames=200, learning_rate=5e-3)
 
@@ -63,7 +63,7 @@ def test_training_learns_and_finished_training_is_read():
     first = SpeechTrainer(training, tiny_speech())
     model = first.trained()
     assert first.history[-1]["loss"] < 0.8 * first.history[0]["loss"]
-    assert 0 <= first.history[-1]["wer"]
+    assert first.history[-1]["wer"] >= 0
     read = load_model(training.path)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), read.parameters(), strict=True))
     lines = []

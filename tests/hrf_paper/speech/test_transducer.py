@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hrf_paper_speech_samples import TINY, tiny_model, utterances
 
 import hrf
 from hrf_paper.speech.batches import batch_of
@@ -14,6 +13,7 @@ from hrf_paper.speech.configs import CONFIGS
 from hrf_paper.speech.conformer import sinusoids
 from hrf_paper.speech.methods import METHODS, install, vectors
 from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
+from made_up_speech import TINY, tiny_model, utterances
 
 LENGTHS = [37, 61, 20, 90]
 ROUNDING = 5e-5  # of outputs of about 1 after a few layers in float32
@@ -108,6 +108,7 @@ def test_exchanging_methods_leaves_weights_alone():
     assert torch.equal(exact, again)
 
 
+@torch.no_grad()
 def test_many_features_come_close_to_exact_attention():
     model = tiny_model()
     batch = batch_of(utterances([80]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hrf_paper_speech_samples import utterances
 
 from hrf_paper.speech.utterances import joined, joined_at_random, normalised
+from made_up_speech import utterances
 
 
 @pytest.mark.parametrize(

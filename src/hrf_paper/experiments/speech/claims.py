@@ -53,9 +53,9 @@ def _order(
         matched=len(won),
         total=len(pairs),
         cases="pairs of rows",
-        criterion="the mean over runs is lower",
+        criterion="the mean is lower",
         sentence=f"Utterances joined to about {length} frames: {listed}. {len(clear)} of the {len(pairs)} pairs differ "
-        "by more than the ranges of their runs.",
+        "by more than the ranges of their draws.",
     )
 
 
@@ -65,12 +65,13 @@ def _recognises(settings: Settings, results: Results) -> Claim:
         results[key(SINGLE, "exact", run)]["timings"]["training CPU seconds"] / 60
         for run in range(settings.runs)
     ]
-    listed = ", ".join(f"{value:.1f}" for value in found.runs)
+    listed = ", ".join(f"{value:.1f}" for value in found.values)
+    counted = "one run" if settings.runs == 1 else f"{settings.runs} runs"
     return Claim(
         claim="How well does the model recognise single utterances with exact attention?",
         paper="not asked",
         ours=f"word error rate {found.mean:.1f} %",
-        sentence=f"The word error rates of {settings.runs} runs on the test utterances are {listed} %, after "
+        sentence=f"Word error rate of {counted} on the test utterances: {listed} %, after "
         f"{min(minutes):.0f} to {max(minutes):.0f} CPU minutes of training.",
         measured=True,
     )
@@ -116,7 +117,7 @@ def _rate(results: Results, stage: str, method: str, length: int) -> Rate:
 
 
 def _ends(found: Rate) -> tuple[float, float]:
-    return min(found.runs), max(found.runs)
+    return min(found.values), max(found.values)
 
 
 def _extremes(names: tuple[str, ...]) -> tuple[str, str]:

@@ -45,7 +45,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"Swapped in untrained, {best} comes closest: {_swapped(results, best, length).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
         f"AN4, utterances of the test set joined to about {length} frames; {settings.runs} "
-        f"{'runs' if settings.runs > 1 else 'run'}; bars: smallest and largest run\n"
+        f"{'runs' if settings.runs > 1 else 'run'}; bars: smallest and largest draw\n"
         "FLOPs of attention per frame and head; rates above 100 % are drawn at the top",
     )
     panels = drawing.subplots(1, len(stages), squeeze=False, sharey=True)[0]
@@ -82,7 +82,7 @@ def _draw(axes: Axes, results: Results, stage: str, length: int) -> None:
         colour = next(
             _COLOURS[kind] for kind in sorted(_COLOURS, key=len, reverse=True) if name.startswith(kind)
         )
-        low, high = (min(_WORST, end(found.runs)) for end in (min, max))
+        low, high = (min(_WORST, end(found.values)) for end in (min, max))
         height = min(_WORST, found.mean)
         axes.plot([flops, flops], [low, high], color=colour, linewidth=1.5)
         axes.plot([flops], [height], "o", color=colour, markersize=7)

@@ -74,7 +74,7 @@ class Settings:
     joined_learning_rate: float = 5e-4
     lengths: tuple[int, ...] = (500, 2_000)
     runs: int = 3
-    draws: int = 2
+    draws: int = 3
     tuned: tuple[str, ...] | None = None
     tuned_runs: int = 3
     tuned_epochs: int = 5
@@ -215,6 +215,7 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
 FULL = Settings(SpeechTraining())
 SCALED = replace(
     FULL,
+    runs=1,
     tuned=(
         "exact",
         "uniform",
@@ -236,8 +237,8 @@ QUICK = Settings(
     SpeechTraining(_TINY, epochs=1, warmup=5),
     joined_epochs=1,
     lengths=(100, 300),
-    runs=2,
-    draws=1,
+    runs=1,
+    draws=2,
     tuned=("exact", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256"),
     tuned_runs=1,
     tuned_epochs=1,

@@ -6,27 +6,26 @@ import math
 import statistics
 from typing import NamedTuple
 
+from scipy import stats
+
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.speech.measure import SHORT, STAGES, Settings, key
 
 __all__ = ["Rate", "judged_methods", "lengths", "rate"]
-
-# Of Student's t at 95 %, by the number of runs; one run has no interval.
-_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 
 
 class Rate(NamedTuple):
     """A word error rate in percent.
 
     Attributes:
-        mean: over runs.
-        half_width: half of the 95 % interval of the mean over runs; NaN for one run.
-        runs: one value per run, each the mean over draws.
+        mean: over runs and draws.
+        half_width: half of the 95 % interval of the mean; NaN for one value.
+        values: one value per run and draw.
     """
 
     mean: float
     half_width: float
-    runs: list[float]
+    values: list[float]
 
     @property
     def text(self) -> str:
@@ -37,15 +36,17 @@ class Rate(NamedTuple):
 
 def rate(results: Results, stage: str, method: str, length: int) -> Rate | None:
     """Return the word error rate of a method at a stage; ``None`` if it was not run."""
-    runs = []
-    while (name := key(stage, method, len(runs))) in results:
-        runs.append(statistics.fmean(draw[str(length)]["wer"] for draw in results[name]["draws"]))
-    if not runs:
+    values: list[float] = []
+    run = 0
+    while (name := key(stage, method, run)) in results:
+        values += [draw[str(length)]["wer"] for draw in results[name]["draws"]]
+        run += 1
+    if not values:
         return None
     half = math.nan
-    if len(runs) > 1:
-        half = _QUANTILES.get(len(runs), 2.0) * statistics.stdev(runs) / math.sqrt(len(runs))
-    return Rate(statistics.fmean(runs), half, runs)
+    if (count := len(values)) > 1:
+        half = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    return Rate(statistics.fmean(values), half, values)
 
 
 def judged_methods(results: Results, stage: str, methods: tuple[str, ...]) -> list[str]:

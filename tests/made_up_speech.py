@@ -25,9 +25,7 @@ def utterances(lengths: list[int], seed: int = 0, channels: int = 6) -> list[Utt
     generator = torch.Generator().manual_seed(seed)
     texts = ["ONE TWO", "A B C", "NINE", "GO", "IT'S"]
     return [
-        Utterance(
-            f"u{i}", f"s{i % 2}", torch.randn(n, channels, generator=generator), texts[i % len(texts)]
-        )
+        Utterance(f"u{i}", f"s{i % 2}", torch.randn(n, channels, generator=generator), texts[i % len(texts)])
         for i, n in enumerate(lengths)
     ]
 
