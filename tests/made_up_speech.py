@@ -33,3 +33,8 @@ def utterances(lengths: list[int], seed: int = 0, channels: int = 6) -> list[Utt
 def tiny_speech() -> Speech:
     """Return a few utterances to train and to test with."""
     return Speech(utterances([40, 61, 33, 52, 47, 70]), utterances([45, 38], seed=1))
+
+
+def corpus() -> Speech:
+    """Return noise in the shape of AN4's features."""
+    return Speech(utterances([60 + 10 * i for i in range(12)], 2, 26), utterances([60, 80, 100, 120], 3, 26))

@@ -24,7 +24,11 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     """Judge the order of the table's four kinds of maps, and say what the task tells apart."""
     found = []
     for stage, (better, worse) in product(STAGES, pairwise(GROUPS)):
-        pairs = list(product(*(judged_methods(results, stage, GROUPS[kind]) for kind in (better, worse))))
+        pairs = list(
+            product(
+                judged_methods(results, stage, GROUPS[better]), judged_methods(results, stage, GROUPS[worse])
+            )
+        )
         if pairs:
             found.append(_order(settings, results, stage, (better, worse), pairs))
     return [
