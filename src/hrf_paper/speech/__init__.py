@@ -8,6 +8,7 @@ transducer, rnnt               the model; its loss
 methods                        attention methods by name, fitted to a model
 decoding, beam                 greedy decoding and error rates; beam search
 training                       trainings that resume bit by bit
+command                        ``hrf-speech``: train, and transcribe recordings
 """
 
 from hrf_paper.speech.beam import Hypothesis, beam_search
@@ -15,7 +16,7 @@ from hrf_paper.speech.configs import CONFIGS, ModelConfig
 from hrf_paper.speech.decoding import error_rates, greedy, recognised
 from hrf_paper.speech.methods import METHODS, install
 from hrf_paper.speech.rnnt import rnnt_loss
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, TrainedModel, load_model
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, Utterance
 
@@ -28,6 +29,7 @@ __all__ = [
     "Speech",
     "SpeechTrainer",
     "SpeechTraining",
+    "TrainedModel",
     "Utterance",
     "beam_search",
     "error_rates",

@@ -55,7 +55,8 @@ def an4(folder: Path | None = None) -> Speech:
         for split in ("train", "test")
     )
     deviation = torch.cat([utterance.features for utterance in train]).std(0)
-    return Speech(*([u._replace(features=u.features / deviation) for u in side] for side in (train, test)))
+    train, test = ([u._replace(features=u.features / deviation) for u in side] for side in (train, test))
+    return Speech(train, test, front_end="cepstra")
 
 
 def _read(folder: Path) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -29,7 +29,7 @@ from hrf_paper.speech.methods import install
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, joined_at_random
 
-__all__ = ["SpeechTrainer", "SpeechTraining", "load_model"]
+__all__ = ["SpeechTrainer", "SpeechTraining", "TrainedModel", "checkpoint_path", "load_model"]
 
 _JUDGE_EVERY = 5  # epochs
 
@@ -71,11 +71,12 @@ class SpeechTraining:
     after: SpeechTraining | None = None
     seed: int = 0
 
-    @property
-    def path(self) -> Path:
-        """The path of its checkpoint."""
-        identity = sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
-        return checkpoint_folder() / f"speech-{identity}.safetensors"
+
+def checkpoint_path(training: SpeechTraining, speech: Speech) -> Path:
+    """Return the path of the checkpoint of a training with these training utterances."""
+    names = [utterance.name for utterance in speech.train]
+    text = json.dumps([asdict(training), names, speech.front_end], sort_keys=True)
+    return checkpoint_folder() / f"speech-{sha256(text.encode()).hexdigest()[:16]}.safetensors"
 
 
 class SpeechTrainer:
@@ -88,6 +89,7 @@ class SpeechTrainer:
 
     Attributes:
         model: the model in its current state.
+        path: the path of its checkpoint.
         history: one dictionary per finished epoch: loss per label, CPU seconds so far, and word error rate of the test
             utterances, in some epochs.
     """
@@ -96,6 +98,7 @@ class SpeechTrainer:
         self, training: SpeechTraining, speech: Speech, report: Callable[[str], None] | None = None
     ) -> None:
         self.training, self._speech, self._report = training, speech, report
+        self.path = checkpoint_path(training, speech)
         # Nodes far from any alignment have tiny probabilities, with which arithmetic is slow.
         torch.set_flush_denormal(True)
         with torch.random.fork_rng(devices=[]):
@@ -110,7 +113,7 @@ class SpeechTrainer:
         )
         self._step = 0
         self.history: list[dict[str, float]] = []
-        if training.path.exists():
+        if self.path.exists():
             self._load()
         elif training.after is not None:
             before = SpeechTrainer(training.after, speech, report).trained()
@@ -193,17 +196,22 @@ class SpeechTrainer:
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         for i, moments in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{k}": v for k, v in moments.items()}
-        header = {"training": asdict(self.training), "step": self._step, "history": self.history}
+        header = {
+            "training": asdict(self.training),
+            "front_end": self._speech.front_end,
+            "step": self._step,
+            "history": self.history,
+        }
         for layer, attention in enumerate(self.model.attentions):
             if isinstance(attention.method, hrf.FeatureMap):
                 attention.method.save(self._map_path(layer))
-        save_checkpoint(self.training.path, tensors | {"random": self._random}, header)
+        save_checkpoint(self.path, tensors | {"random": self._random}, header)
 
     def _map_path(self, layer: int) -> Path:
-        return self.training.path.with_suffix(f".map{layer}.safetensors")
+        return self.path.with_suffix(f".map{layer}.safetensors")
 
     def _load(self) -> None:
-        tensors, header = load_checkpoint(self.training.path)
+        tensors, header = load_checkpoint(self.path)
         self._random = tensors["random"]
         self.model.load_state_dict(_below(tensors, "model"))
         moments: dict[int, dict[str, Tensor]] = {}
@@ -225,13 +233,25 @@ class SpeechTrainer:
             attention.use(hrf.load(path))
 
 
-def load_model(path: Path) -> ConformerTransducer:
-    """Read the model of a checkpoint, with exact attention and ready to recognise."""
+class TrainedModel(NamedTuple):
+    """A model from a checkpoint.
+
+    Attributes:
+        model: the model, with exact attention and ready to recognise.
+        front_end: where the features come from that it was trained with (`Speech`).
+    """
+
+    model: ConformerTransducer
+    front_end: str
+
+
+def load_model(path: Path) -> TrainedModel:
+    """Read the model of a checkpoint."""
     tensors, header = load_checkpoint(path)
     sizes: dict[str, Any] = header["training"]["model"]
     model = ConformerTransducer(ModelConfig(**sizes))
     model.load_state_dict(_below(tensors, "model"))
-    return model.eval()
+    return TrainedModel(model.eval(), header["front_end"])
 
 
 def _below(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:

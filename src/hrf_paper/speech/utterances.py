@@ -32,10 +32,17 @@ class Utterance(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """Utterances to train and to test with."""
+    """Utterances to train and to test with.
+
+    Attributes:
+        train: utterances to train with.
+        test: utterances of other recordings.
+        front_end: where features come from: ``"log-mel"`` energies of recordings, or ``"cepstra"`` without them.
+    """
 
     train: list[Utterance]
     test: list[Utterance]
+    front_end: str = "log-mel"
 
 
 def normalised(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hrf
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, checkpoint_path, load_model
 from made_up_speech import TINY, tiny_speech
 
 TRAINING = SpeechTraining(TINY, epochs=4, warmup=2, frames=200, learning_rate=5e-3)
@@ -64,7 +64,8 @@ def test_training_learns_and_finished_training_is_read():
     model = first.trained()
     assert first.history[-1]["loss"] < 0.8 * first.history[0]["loss"]
     assert first.history[-1]["wer"] >= 0
-    read = load_model(training.path)
+    read, front_end = load_model(first.path)
+    assert front_end == "log-mel"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), read.parameters(), strict=True))
     lines = []
     SpeechTrainer(training, tiny_speech(), lines.append).trained()
@@ -96,12 +97,14 @@ def test_joined_utterances_and_random_positions_are_trained_on():
     assert len(trainer.history) == TRAINING.epochs
 
 
-def test_trainings_have_different_checkpoints():
+def test_trainings_and_utterances_have_their_own_checkpoints():
+    speech = tiny_speech()
     others = [TRAINING, replace(TRAINING, seed=1), replace(TRAINING, method="uniform")]
-    assert len({training.path for training in others}) == 3
+    paths = {checkpoint_path(training, speech) for training in others}
+    assert len(paths | {checkpoint_path(TRAINING, speech._replace(train=speech.train[:3]))}) == 4
 
 
 def test_a_damaged_checkpoint_gets_a_sentence(folder):
-    TRAINING.path.write_bytes(b"no checkpoint")
+    checkpoint_path(TRAINING, tiny_speech()).write_bytes(b"no checkpoint")
     with pytest.raises(ValueError, match="is not a checkpoint"):
         SpeechTrainer(TRAINING, tiny_speech())
