@@ -11,6 +11,7 @@ import io
 import math
 import re
 import tarfile
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def an4(folder: Path | None = None) -> Speech:
         for split in ("train", "test")
     )
     deviation = torch.cat([utterance.features for utterance in train]).std(0)
-    train, test = ([u._replace(features=u.features / deviation) for u in side] for side in (train, test))
+    train, test = ([replace(u, features=u.features / deviation) for u in side] for side in (train, test))
     return Speech(train, test, front_end="cepstra")
 
 

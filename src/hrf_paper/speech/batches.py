@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -70,4 +71,4 @@ def training_batches(
     groups = by_length(lengths, frames)
     for place in torch.randperm(len(groups), generator=generator).tolist():
         chosen = [utterances[i] for i in groups[place]]
-        yield batch_of([u._replace(features=augmentation(u.features, generator)) for u in chosen])
+        yield batch_of([replace(u, features=augmentation(u.features, generator)) for u in chosen])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -28,7 +29,8 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-class _Entry(NamedTuple):
+@dataclass(frozen=True)
+class _Entry:
     score: float
     of_labels: Tensor  # the predictor's output after the labels: (joint_width,)
     state: PredictorState
@@ -108,4 +110,4 @@ def _add(finished: dict[tuple[int, ...], _Entry], name: tuple[int, ...], entry: 
     if name in finished:
         other = finished[name].score
         score = max(score, other) + math.log1p(math.exp(-abs(score - other)))
-    finished[name] = entry._replace(score=score)
+    finished[name] = replace(entry, score=score)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
@@ -15,7 +15,8 @@ _NO_SOUND = re.compile(r"<[^>]*>|\[[^\]]*\]|\+\+[^+]*\+\+")  # tags of silence a
 _NO_LETTER = re.compile(r"[^A-Z' ]+")
 
 
-class Utterance(NamedTuple):
+@dataclass(frozen=True)
+class Utterance:
     """One recording.
 
     Attributes:
@@ -31,7 +32,8 @@ class Utterance(NamedTuple):
     text: str
 
 
-class Speech(NamedTuple):
+@dataclass(frozen=True)
+class Speech:
     """Utterances to train and to test with.
 
     Attributes:

@@ -18,8 +18,8 @@ needs_data = pytest.mark.skipif(
 def test_counts():
     speech = an4()
     assert (len(speech.train), len(speech.test)) == (948, 130)
-    assert sum(len(u.features) for side in speech for u in side) == 289_252
-    assert [sum(len(u.text.split()) for u in side) for side in speech] == [5442, 773]
+    assert sum(len(u.features) for side in (speech.train, speech.test) for u in side) == 289_252
+    assert [sum(len(u.text.split()) for u in side) for side in (speech.train, speech.test)] == [5442, 773]
     assert len({u.speaker for u in speech.test}) == 10
     assert speech.test[0].text == "RUBOUT G M E F THREE NINE"
 

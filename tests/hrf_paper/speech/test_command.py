@@ -57,7 +57,7 @@ def test_errors_are_one_sentence(trained, recording, capsys, tmp_path, monkeypat
     broken.write_bytes(b"RIFF")
     assert "cannot be read as audio" in said("transcribe", str(broken), "--checkpoint", str(trained))
     assert "is not a checkpoint" in said("transcribe", str(recording), "--checkpoint", str(recording))
-    speech = tiny_speech()._replace(front_end="cepstra")
+    speech = replace(tiny_speech(), front_end="cepstra")
     monkeypatch.setitem(command._CORPORA, "an4", lambda channels: speech)
     other = tmp_path / "other.safetensors"
     assert command.main(["train", "an4", "--epochs", "1", "--out", str(other)]) == 0

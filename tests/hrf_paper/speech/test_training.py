@@ -101,7 +101,7 @@ def test_trainings_and_utterances_have_their_own_checkpoints():
     speech = tiny_speech()
     others = [TRAINING, replace(TRAINING, seed=1), replace(TRAINING, method="uniform")]
     paths = {checkpoint_path(training, speech) for training in others}
-    assert len(paths | {checkpoint_path(TRAINING, speech._replace(train=speech.train[:3]))}) == 4
+    assert len(paths | {checkpoint_path(TRAINING, replace(speech, train=speech.train[:3]))}) == 4
 
 
 def test_a_damaged_checkpoint_gets_a_sentence(folder):

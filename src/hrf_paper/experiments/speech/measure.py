@@ -95,8 +95,8 @@ def key(stage: str, method: str, run: int) -> str:
 def parts(settings: Settings) -> dict[str, Part]:
     """Return the parts of each run: two trainings, swaps, fine-tuning, and trainings from scratch."""
     speech = an4()
-    speech = speech._replace(
-        train=speech.train[: settings.train_utterances], test=speech.test[: settings.test_utterances]
+    speech = replace(
+        speech, train=speech.train[: settings.train_utterances], test=speech.test[: settings.test_utterances]
     )
     runs = _Runs(settings, speech)
     work: dict[str, Part] = {}
