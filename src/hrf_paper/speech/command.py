@@ -20,6 +20,7 @@ from hrf_paper.speech.beam import beam_search
 from hrf_paper.speech.configs import CONFIGS
 from hrf_paper.speech.decoding import greedy
 from hrf_paper.speech.digits import spoken_digits
+from hrf_paper.speech.librispeech import librispeech
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech
@@ -30,6 +31,9 @@ __all__ = ["main", "transcribe"]
 _CORPORA: dict[str, Callable[[int], Speech]] = {
     "an4": lambda channels: an4(),
     "digits": lambda channels: spoken_digits(channels=channels),
+    "librispeech": lambda channels: Speech(
+        librispeech("train-clean-100", channels=channels), librispeech("test-clean", channels=channels)
+    ),
 }
 
 

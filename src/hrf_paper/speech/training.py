@@ -224,7 +224,7 @@ class SpeechTrainer:
             self._load_maps()
 
     def _load_maps(self) -> None:
-        """Restore the frozen maps; methods without a map are built anew, which takes no data."""
+        """Restore the frozen maps; methods that are no maps have no files, and depend on no data."""
         saved = [self._map_path(layer) for layer in range(len(self.model.attentions))]
         if not saved[0].exists():
             install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
