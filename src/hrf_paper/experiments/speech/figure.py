@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
 
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.shared.plotting import GREY, bare, canvas, headline
@@ -26,69 +25,71 @@ _COLOURS = {
     "summarised": "#AA3377",
 }
 _LEVELS = ("exact", "uniform", "none")
-_WORST = 105.0  # percent: rates above are drawn here
+_TOP = 1.7  # rates above so many times that without attention are drawn at the top
 
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Draw one panel per stage that was run."""
     length = settings.lengths[0]
     stages = [s for s in STAGES if any(rate(results, s, name, length) for name in METHODS)]
-    drawing = canvas(6.8 * len(stages), 7)
-    exact, best = (
-        _swapped(results, "exact", length),
-        min(
-            (name for name in METHODS if name not in _LEVELS), key=lambda n: _swapped(results, n, length).mean
-        ),
-    )
+    drawing = canvas(8.2 * len(stages), 7.4)
+    exact = _swapped(results, "exact", length)
+    maps = [name for name in METHODS if name not in _LEVELS]
+    best = min(maps, key=lambda name: _swapped(results, name, length).mean)
     headline(
         drawing,
         f"Swapped in untrained, {best} comes closest: {_swapped(results, best, length).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
-        f"AN4, utterances of the test set joined to about {length} frames; {settings.runs} "
-        f"{'runs' if settings.runs > 1 else 'run'}; bars: smallest and largest draw\n"
-        "FLOPs of attention per frame and head; rates above 100 % are drawn at the top",
+        f"AN4, utterances of the test set joined to about {length} frames; "
+        f"{'one run' if settings.runs == 1 else f'{settings.runs} runs'}; bars: smallest and largest draw\n"
+        "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
+    top = _TOP * _swapped(results, "none", length).mean
     panels = drawing.subplots(1, len(stages), squeeze=False, sharey=True)[0]
     for panel, stage in zip(panels, stages, strict=True):
-        _draw(panel, results, stage, length)
+        _draw(panel, results, stage, length, top)
         panel.set_title(stage, size=11)
     panels[0].set_ylabel("word error rate, %")
     bare(panels)
     return drawing
 
 
-def _draw(axes: Axes, results: Results, stage: str, length: int) -> None:
+def _draw(axes: Axes, results: Results, stage: str, length: int, top: float) -> None:
+    """Draw all methods of a stage; labels stand above and below by turns, in the order of FLOPs."""
     axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:.0f}"))
     axes.set_xlabel("FLOPs")
-    for name in METHODS:
-        found = rate(results, stage, name, length)
-        if found is None:
-            continue
-        if name in _LEVELS:
-            axes.axhline(found.mean, color=GREY, linewidth=1, linestyle=":")
-            axes.annotate(
-                f"{name} {found.mean:.1f}",
-                (0.01, found.mean),
-                xycoords=("axes fraction", "data"),
-                color=GREY,
-                size=9,
-                va="bottom",
-            )
-            continue
-        flops = results[key("swapped", name, 0)]["flops"]
-        colour = next(
-            _COLOURS[kind] for kind in sorted(_COLOURS, key=len, reverse=True) if name.startswith(kind)
+    found = {name: r for name in METHODS if (r := rate(results, stage, name, length)) is not None}
+    for name in (name for name in _LEVELS if name in found):
+        axes.axhline(found[name].mean, color=GREY, linewidth=1, linestyle=":")
+        axes.text(
+            1.01,
+            found[name].mean,
+            f"{name} {found[name].mean:.1f}",
+            transform=axes.get_yaxis_transform(),
+            color=GREY,
+            size=9,
+            va="center",
         )
-        low, high = (min(_WORST, end(found.values)) for end in (min, max))
-        height = min(_WORST, found.mean)
-        axes.plot([flops, flops], [low, high], color=colour, linewidth=1.5)
-        axes.plot([flops], [height], "o", color=colour, markersize=7)
-        axes.annotate(
-            name, (flops, height), xytext=(6, 3), textcoords="offset points", color=colour, size=8.5
-        )
+    flops = {name: results[key("swapped", name, 0)]["flops"] for name in found if name not in _LEVELS}
+    for place, name in enumerate(sorted(flops, key=flops.__getitem__)):
+        _draw_method(axes, name, flops[name], found[name], top, above=place % 2 == 0)
+
+
+def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *, above: bool) -> None:
+    """Draw the mean as a dot, and the range of the values as a line."""
+    kind = max((kind for kind in _COLOURS if name.startswith(kind)), key=len)
+    low, height, high = (min(top, value) for value in (min(found.values), found.mean, max(found.values)))
+    axes.plot([flops, flops], [low, high], color=_COLOURS[kind], linewidth=1.5)
+    axes.plot([flops], [height], "o", color=_COLOURS[kind], markersize=7)
+    label = name if found.mean <= top else f"{name}: {found.mean:.0f} %"
+    axes.annotate(
+        label,
+        (flops, height),
+        xytext=(5, 5 if above else -11),
+        textcoords="offset points",
+        color=_COLOURS[kind],
+        size=8.5,
+    )
 
 
 def _swapped(results: Results, name: str, length: int) -> Rate:

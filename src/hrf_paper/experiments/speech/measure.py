@@ -218,8 +218,8 @@ FULL = Settings(SpeechTraining())
 SCALED = replace(
     FULL,
     runs=1,
-    draws=2,
-    tuned=("exact", "HRF-C (3,3)", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256"),
+    draws=1,
+    tuned=("exact", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256"),
     tuned_runs=1,
     tuned_epochs=1,
     scratch=(),
