@@ -51,9 +51,9 @@ def _stages(settings: Settings, results: Results) -> Table:
         f"Word error rate in percent, utterances joined to about {length} frames",
         ("attention", "paper", *STAGES),
         rows,
-        caption="± is the 95 % interval of the mean over runs and draws; the paper's is one deviation over 10 runs on "
-        "LibriSpeech, trained from scratch. In trainings with HRF-A and Trig, queries and keys have the length "
-        f"{settings.key_length:g}; swapped in, they keep theirs",
+        caption="± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
+        "deviation over 10 runs on LibriSpeech, trained from scratch. In trainings with HRF-A and Trig, queries and "
+        f"keys have the length {settings.key_length:g}; swapped in, they keep theirs",
     )
 
 
