@@ -32,7 +32,7 @@ def figure(settings: Settings, results: Results) -> Figure:
     """Draw one panel per stage that was run."""
     length = settings.lengths[0]
     stages = [s for s in STAGES if any(rate(results, s, name, length) for name in METHODS)]
-    drawing = canvas(8.2 * len(stages), 7.4)
+    drawing = canvas(max(12.0, 8.2 * len(stages)), 7.4)
     exact = _swapped(results, "exact", length)
     maps = [name for name in METHODS if name not in _LEVELS]
     best = min(maps, key=lambda name: _swapped(results, name, length).mean)
@@ -41,7 +41,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"Swapped in untrained, {best} comes closest: {_swapped(results, best, length).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
         f"AN4, utterances of the test set joined to about {length} frames; "
-        f"{'one run' if settings.runs == 1 else f'{settings.runs} runs'}; bars: smallest and largest draw\n"
+        f"runs × draws: {settings.runs} × {settings.draws}; bars: smallest and largest\n"
         "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
     top = _TOP * _swapped(results, "none", length).mean
@@ -55,7 +55,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _draw(axes: Axes, results: Results, stage: str, length: int, top: float) -> None:
-    """Draw all methods of a stage; labels stand above and below by turns, in the order of FLOPs."""
+    """Draw all methods of a stage; labels stand right and left by turns, in the order of FLOPs."""
     axes.set_xscale("log")
     axes.set_xlabel("FLOPs")
     found = {name: r for name in METHODS if (r := rate(results, stage, name, length)) is not None}
@@ -72,10 +72,10 @@ def _draw(axes: Axes, results: Results, stage: str, length: int, top: float) -> 
         )
     flops = {name: results[key("swapped", name, 0)]["flops"] for name in found if name not in _LEVELS}
     for place, name in enumerate(sorted(flops, key=flops.__getitem__)):
-        _draw_method(axes, name, flops[name], found[name], top, above=place % 2 == 0)
+        _draw_method(axes, name, flops[name], found[name], top, right=place % 2 == 0)
 
 
-def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *, above: bool) -> None:
+def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *, right: bool) -> None:
     """Draw the mean as a dot, and the range of the values as a line."""
     kind = max((kind for kind in _COLOURS if name.startswith(kind)), key=len)
     low, height, high = (min(top, value) for value in (min(found.values), found.mean, max(found.values)))
@@ -85,8 +85,10 @@ def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *
     axes.annotate(
         label,
         (flops, height),
-        xytext=(5, 5 if above else -11),
+        xytext=(7 if right else -7, 0),
         textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
         color=_COLOURS[kind],
         size=8.5,
     )
