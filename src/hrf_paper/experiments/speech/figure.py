@@ -71,7 +71,7 @@ def _draw(axes: Axes, results: Results, stage: str, length: int, top: float) -> 
             va="center",
         )
     flops = {name: results[key("swapped", name, 0)]["flops"] for name in found if name not in _LEVELS}
-    for place, name in enumerate(sorted(flops, key=flops.__getitem__)):
+    for place, name in enumerate(sorted(flops, key=lambda name: (flops[name], found[name].mean))):
         _draw_method(axes, name, flops[name], found[name], top, right=place % 2 == 0)
 
 
