@@ -33,9 +33,9 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             found.append(_order(settings, results, stage, (better, worse), pairs))
     return [
         *found,
-        _recognises(settings, results),
         _needs_attention(settings, results),
         _best(settings, results),
+        _recognises(settings, results),
     ]
 
 
