@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "ptb-metrics": "softmax distributions of a language model on Penn Treebank (Section 4.3)",
     "wikitext2-metrics": "softmax distributions of a language model on WikiText-2, with lengths near 1",
     "sampled-softmax": "language models trained with drawn words",
+    "speech": "word error rates of a Conformer-Transducer with any attention (section on speech)",
 }
 # Classes of the style sheet, by verdict.
 _CLASSES = {"holds": "holds", "partly": "open", "fails": "fails", "beyond": "open"}

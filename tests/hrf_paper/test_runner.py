@@ -11,10 +11,12 @@ import torch
 from typer.testing import CliRunner
 
 import made_up
+import made_up_speech
 from hrf import cli
 from hrf_paper import datasets
 from hrf_paper.experiments import lambda_estimates, registry
 from hrf_paper.experiments.registry import EXPERIMENTS
+from hrf_paper.experiments.speech import measure as speech_measure
 from hrf_paper.resume import FinishedParts
 
 TINY = replace(lambda_estimates.EXPERIMENT.quick, dim=3, n_projections=(1, 2), draws=20, angles=4)
@@ -47,6 +49,7 @@ def everything(tmp_path_factory, boston):
         patch.setenv("HRF_CHECKPOINTS", str(tmp_path_factory.mktemp("checkpoints")))
         for name in ("penn_treebank", "wikitext2"):
             patch.setattr(datasets, name, partial(made_up.corpus, 200))
+        patch.setattr(speech_measure, "an4", made_up_speech.corpus)
         result = run("all", "--quick", "--out", str(out))
     assert result.exit_code == 0, result.output
     return result, out

@@ -15,6 +15,7 @@ from hrf_paper.experiments import (
     pointwise,
     ptb_metrics,
     sampled_softmax,
+    speech,
     uci,
     wikitext2_metrics,
 )
@@ -36,6 +37,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         ptb_metrics,
         wikitext2_metrics,
         sampled_softmax,
+        speech,
     )
 }
 

@@ -31,4 +31,4 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _text(value: Any) -> str:
     if value is None:
         return "all"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list | tuple) else str(value)

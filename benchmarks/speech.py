@@ -1,0 +1,109 @@
+"""Speed of the speech model: ``python -m benchmarks.speech``.
+
+The transducer's loss with its backward pass, beside warprnnt-numba, in alternation; and the time of the encoder over
+its length, for several kinds of attention, with random weights at the size for a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Generator, Tensor
+from warprnnt_numba import RNNTLossNumba
+
+from benchmarks.timing import best_times
+from hrf.report import folder, table, write
+from hrf_paper.speech import CONFIGS, ConformerTransducer, Utterance, install, rnnt_loss
+
+SIZES = ((10, 62, 30), (8, 160, 60), (2, 500, 200))  # utterances, encoded frames, labels
+LABELS = 29
+LENGTHS = (500, 2_000, 8_000)  # encoded frames
+METHODS = (
+    "exact",
+    "FAVOR+ 256",
+    "HRF-A (8,8)",
+    "HRF-C (3,3)",
+    "shifted (3,3)",
+    "separable (16,16)",
+    "summarised",
+)
+OURS, THEIRS = "hrf", "warprnnt-numba"
+
+
+def loss_times(batch: int, frames: int, labels: int) -> dict[str, float]:
+    """Return seconds of the loss and its gradient, ours and theirs."""
+    generator = Generator().manual_seed(0)
+    logits = torch.randn(batch, frames, labels + 1, LABELS, generator=generator).requires_grad_()
+    targets = torch.randint(1, LABELS, (batch, labels), generator=generator)
+    sizes = torch.full((batch,), frames), torch.full((batch,), labels)
+    theirs = RNNTLossNumba(blank=0, reduction="none")
+
+    def gradient(loss: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+        return torch.autograd.grad(loss(logits, *arguments).sum(), logits)[0]
+
+    small = [tensor.int() for tensor in (targets, *sizes)]
+    calls = {
+        OURS: lambda: gradient(rnnt_loss, targets, *sizes),
+        THEIRS: lambda: gradient(theirs, *small),
+    }
+    for call in calls.values():
+        call()  # compiles
+    return best_times(calls)
+
+
+@torch.no_grad()
+def encoder_times(length: int) -> dict[str, float]:
+    """Return seconds to encode one utterance of so many encoded frames, by kind of attention."""
+    config = CONFIGS["cpu"]
+    generator = Generator().manual_seed(0)
+    noise = [
+        Utterance(str(i), "", torch.randn(400, config.channels, generator=generator), "A") for i in range(20)
+    ]
+    features, frames = (
+        torch.randn(1, 4 * length, config.channels, generator=generator),
+        torch.tensor([4 * length]),
+    )
+    calls = {}
+    for name in METHODS:
+        torch.manual_seed(0)
+        model = ConformerTransducer(config).eval()
+        install(model, name, noise)
+        calls[name] = lambda model=model: model.encode(features, frames)[0]
+        calls[name]()  # compiles
+    return best_times(calls, rounds=2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speech", description=__doc__)
+    parser.add_argument("--lengths", nargs="*", type=int, default=[*LENGTHS], help="encoded frames")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="directory for speech.json")
+    args = parser.parse_args(argv)
+    found: dict[str, Any] = {
+        "loss": [
+            dict(zip(("utterances", "frames", "labels"), s, strict=True)) | loss_times(*s) for s in SIZES
+        ],
+        "encoder": {str(length): encoder_times(length) for length in args.lengths},
+    }
+    write(folder(args.out) / "speech.json", (json.dumps(found, indent=1) + "\n").encode())
+    rows = []
+    for row in found["loss"]:
+        size = f"{row['utterances']} × {row['frames']} × {row['labels']}"
+        times = [f"{1e3 * row[name]:.1f}" for name in (OURS, THEIRS)]
+        rows.append([size, *times, f"{row[THEIRS] / row[OURS]:.1f}"])
+    console = Console()
+    console.print(table(["utterances × frames × labels", "hrf, ms", "warprnnt-numba, ms", "ratio"], rows))
+    rows = [[name, *(f"{times[name]:.3f}" for times in found["encoder"].values())] for name in METHODS]
+    console.print(table(["encoder, seconds", *(f"{n:,}" for n in args.lengths)], rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

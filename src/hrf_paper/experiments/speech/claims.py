@@ -1,0 +1,135 @@
+"""The order of the paper's table, judged at every stage that was run, and what the task itself can tell."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+from hrf_paper.experiments.experiment import Results
+from hrf_paper.experiments.speech.measure import SHORT, SINGLE, STAGES, Settings, key
+from hrf_paper.experiments.speech.printed import GROUPS, PRINTED
+from hrf_paper.experiments.speech.rates import Rate, judged_methods, rate
+from hrf_paper.experiments.verdicts import Claim
+from hrf_paper.speech.methods import METHODS
+
+__all__ = ["claims"]
+
+_ABOUT = {
+    "swapped": "swapped into a model trained with exact attention, without training",
+    "fine-tuned": "after fine-tuning with the map",
+    "from scratch": "trained from scratch with the map",
+}
+
+
+def claims(settings: Settings, results: Results) -> list[Claim]:
+    """Judge the order of the table's four kinds of maps, and say what the task tells apart."""
+    found = []
+    for stage, (better, worse) in product(STAGES, pairwise(GROUPS)):
+        pairs = list(
+            product(
+                judged_methods(results, stage, GROUPS[better]), judged_methods(results, stage, GROUPS[worse])
+            )
+        )
+        if pairs:
+            found.append(_order(settings, results, stage, (better, worse), pairs))
+    return [
+        *found,
+        _needs_attention(settings, results),
+        _best(settings, results),
+        _recognises(settings, results),
+    ]
+
+
+def _order(
+    settings: Settings, results: Results, stage: str, kinds: tuple[str, str], pairs: list[tuple[str, str]]
+) -> Claim:
+    """Judge whether one kind of map has lower error rates than another."""
+    length = settings.lengths[0]
+    better, worse = kinds
+    rates = {name: _rate(results, stage, name, length) for pair in pairs for name in pair}
+    won = [(a, b) for a, b in pairs if rates[a].mean < rates[b].mean]
+    clear = [(a, b) for a, b in won if max(rates[a].values) < min(rates[b].values)]
+    several = all(len(r.values) > 1 for r in rates.values())
+    ranges = (
+        f" In {len(clear)} of the {len(pairs)} pairs the ranges of runs and draws are apart."
+        if several
+        else ""
+    )
+    listed = "; ".join(f"{name} {r.text} %" for name, r in rates.items())
+    printed = [" to ".join(f"{PRINTED[name][0]}" for name in _extremes(GROUPS[kind])) for kind in kinds]
+    return Claim(
+        claim=f"{better} has lower word error rates than {worse} ({_ABOUT[stage]}).",
+        paper=f"{printed[0]} % against {printed[1]} %",
+        ours=f"{_range(rates, better)} % against {_range(rates, worse)} %",
+        matched=len(won),
+        total=len(pairs),
+        cases="pairs of rows",
+        criterion="the mean is lower",
+        sentence=f"Utterances joined to about {length} frames: {listed}.{ranges}",
+    )
+
+
+def _recognises(settings: Settings, results: Results) -> Claim:
+    found = _rate(results, SINGLE, "exact", SHORT)
+    minutes = [
+        results[key(SINGLE, "exact", run)]["timings"]["training CPU seconds"] / 60
+        for run in range(settings.runs)
+    ]
+    listed = ", ".join(f"{value:.1f}" for value in found.values)
+    counted = "one run" if settings.runs == 1 else f"{settings.runs} runs"
+    return Claim(
+        claim="How well does the model recognise single utterances with exact attention?",
+        paper="not asked",
+        ours=f"word error rate {found.mean:.1f} %",
+        sentence=f"Word error rate of {counted} on the test utterances: {listed} %, after "
+        f"{' and '.join(f'{m:.1f}' for m in minutes)} CPU minutes of training.",
+        measured=True,
+    )
+
+
+def _needs_attention(settings: Settings, results: Results) -> Claim:
+    """Say how much worse uniform and no attention are than exact attention."""
+    gaps = []
+    for length in (SHORT, *settings.lengths):
+        exact = _rate(results, "swapped", "exact", length).mean
+        others = [_rate(results, "swapped", name, length).mean - exact for name in ("uniform", "none")]
+        name = "single utterances" if length == SHORT else f"{length:,} frames"
+        gaps.append((name, exact, *others))
+    text = "; ".join(f"{name}: exact {e:.1f} %, uniform {u:+.1f}, none {n:+.1f}" for name, e, u, n in gaps)
+    return Claim(
+        claim="Does the task need attention: how much do uniform weights and none at all lose?",
+        paper="not asked",
+        ours=f"uniform {gaps[1][2]:+.1f} and none {gaps[1][3]:+.1f} points at {gaps[1][0]}",
+        sentence=f"Word error rates after a swap without training: {text} points.",
+    )
+
+
+def _best(settings: Settings, results: Results) -> Claim:
+    """Name the maps that lose least to exact attention."""
+    length = settings.lengths[0]
+    rates = {name: _rate(results, "swapped", name, length).mean for name in METHODS}
+    maps = sorted(
+        (name for name in METHODS if name not in ("exact", "uniform", "none")), key=rates.__getitem__
+    )
+    listed = ", ".join(f"{name} {rates[name]:.1f} %" for name in maps)
+    return Claim(
+        claim="Which attention can take the place of exact attention without any training?",
+        paper="not asked",
+        ours=f"{maps[0]}: {rates[maps[0]]:.1f} % against {rates['exact']:.1f} % with exact attention",
+        sentence=f"At {length} frames, from the lowest word error rate: {listed}; exact {rates['exact']:.1f} %.",
+    )
+
+
+def _rate(results: Results, stage: str, method: str, length: int) -> Rate:
+    found = rate(results, stage, method, length)
+    assert found is not None, f"{method} was not run at the stage {stage}"
+    return found
+
+
+def _extremes(names: tuple[str, ...]) -> tuple[str, str]:
+    return names[0], names[-1]
+
+
+def _range(rates: dict[str, Rate], kind: str) -> str:
+    means = [r.mean for name, r in rates.items() if name.startswith(kind)]
+    low, high = f"{min(means):.1f}", f"{max(means):.1f}"
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,100 @@
+"""Word error rate against the FLOPs of attention, swapped and fine-tuned."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hrf_paper.experiments.experiment import Results
+from hrf_paper.experiments.shared.plotting import GREY, bare, canvas, headline
+from hrf_paper.experiments.speech.measure import STAGES, Settings, key
+from hrf_paper.experiments.speech.rates import Rate, rate
+from hrf_paper.speech.methods import METHODS
+
+__all__ = ["figure"]
+
+_COLOURS = {
+    "HRF-C": "#009E73",
+    "HRF-A": "#56B4E9",
+    "FAVOR+": "#D55E00",
+    "Trig": "#0072B2",
+    "FAVOR++": "#E69F00",
+    "FAVOR#": "#000000",
+    "shifted": "#CC79A7",
+    "separable": "#CC79A7",
+    "summarised": "#AA3377",
+}
+_LEVELS = ("exact", "uniform", "none")
+_TOP = 1.7  # rates above so many times that without attention are drawn at the top
+
+
+def figure(settings: Settings, results: Results) -> Figure:
+    """Draw one panel per stage that was run."""
+    length = settings.lengths[0]
+    stages = [s for s in STAGES if any(rate(results, s, name, length) for name in METHODS)]
+    drawing = canvas(max(12.0, 8.2 * len(stages)), 7.4)
+    exact = _swapped(results, "exact", length)
+    maps = [name for name in METHODS if name not in _LEVELS]
+    best = min(maps, key=lambda name: _swapped(results, name, length).mean)
+    headline(
+        drawing,
+        f"Swapped in untrained, {best} comes closest: {_swapped(results, best, length).mean:.1f} % WER, "
+        f"exact {exact.mean:.1f} %",
+        f"AN4, utterances of the test set joined to about {length} frames; "
+        f"runs × draws: {settings.runs} × {settings.draws}; bars: smallest and largest\n"
+        "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
+    )
+    top = _TOP * _swapped(results, "none", length).mean
+    panels = drawing.subplots(1, len(stages), squeeze=False, sharey=True)[0]
+    for panel, stage in zip(panels, stages, strict=True):
+        _draw(panel, results, stage, length, top)
+        panel.set_title(stage, size=11)
+    panels[0].set_ylabel("word error rate, %")
+    bare(panels)
+    return drawing
+
+
+def _draw(axes: Axes, results: Results, stage: str, length: int, top: float) -> None:
+    """Draw all methods of a stage; labels stand right and left by turns, in the order of FLOPs."""
+    axes.set_xscale("log")
+    axes.set_xlabel("FLOPs")
+    found = {name: r for name in METHODS if (r := rate(results, stage, name, length)) is not None}
+    for name in (name for name in _LEVELS if name in found):
+        axes.axhline(found[name].mean, color=GREY, linewidth=1, linestyle=":")
+        axes.text(
+            1.01,
+            found[name].mean,
+            f"{name} {found[name].mean:.1f}",
+            transform=axes.get_yaxis_transform(),
+            color=GREY,
+            size=9,
+            va="center",
+        )
+    flops = {name: results[key("swapped", name, 0)]["flops"] for name in found if name not in _LEVELS}
+    for place, name in enumerate(sorted(flops, key=lambda name: (flops[name], found[name].mean))):
+        _draw_method(axes, name, flops[name], found[name], top, right=place % 2 == 0)
+
+
+def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *, right: bool) -> None:
+    """Draw the mean as a dot, and the range of the values as a line."""
+    kind = max((kind for kind in _COLOURS if name.startswith(kind)), key=len)
+    low, height, high = (min(top, value) for value in (min(found.values), found.mean, max(found.values)))
+    axes.plot([flops, flops], [low, high], color=_COLOURS[kind], linewidth=1.5)
+    axes.plot([flops], [height], "o", color=_COLOURS[kind], markersize=7)
+    label = name if found.mean <= top else f"{name}: {found.mean:.0f} %"
+    axes.annotate(
+        label,
+        (flops, height),
+        xytext=(7 if right else -7, 0),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        color=_COLOURS[kind],
+        size=8.5,
+    )
+
+
+def _swapped(results: Results, name: str, length: int) -> Rate:
+    found = rate(results, "swapped", name, length)
+    assert found is not None
+    return found

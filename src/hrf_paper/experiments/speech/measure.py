@@ -1,0 +1,234 @@
+"""Word error rates with any attention: swapped into a trained model, fine-tuned after the swap, trained from scratch.
+
+Every run trains a model with exact attention on single utterances, then on utterances joined to the paper's length. The
+second model is the one that maps are swapped into.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import hrf
+from hrf.advice.summaries import map_flops, summary_flops
+from hrf_paper.experiments.experiment import Part
+from hrf_paper.speech.an4 import an4
+from hrf_paper.speech.attention import Method
+from hrf_paper.speech.configs import ModelConfig
+from hrf_paper.speech.decoding import error_rates, recognised
+from hrf_paper.speech.methods import METHODS, install
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
+from hrf_paper.speech.transducer import ConformerTransducer
+from hrf_paper.speech.utterances import Speech, joined
+
+__all__ = [
+    "FULL",
+    "JOINED",
+    "QUICK",
+    "SCALED",
+    "SHORT",
+    "SIGNED",
+    "SINGLE",
+    "STAGES",
+    "Settings",
+    "key",
+    "parts",
+]
+
+SINGLE, JOINED = "trained on single utterances", "trained on joined utterances"
+STAGES = ("swapped", "fine-tuned", "from scratch")
+SHORT = 0  # the length of utterances that are not joined
+# Their estimates have both signs: queries and keys are brought to `Settings.key_length` where a model is trained.
+SIGNED = tuple(name for name in METHODS if name.startswith(("HRF-A", "Trig")))
+_SUBSAMPLING = 4
+_FIXED = ("exact", "uniform", "none", "summarised")  # have nothing to draw
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trainings, and what is measured after each.
+
+    Attributes:
+        training: of the model with exact attention on single utterances.
+        joined_epochs: epochs on joined utterances after it.
+        joined_learning_rate: their largest learning rate.
+        lengths: frames after subsampling to which test utterances are joined; the first is that of training, too.
+        runs: models with exact attention, each with its own seed.
+        draws: draws of every random map that is swapped in.
+        tuned: methods with which the model of each run is fine-tuned after the swap; ``None`` is all.
+        tuned_runs: the number of runs in which it is.
+        tuned_epochs: epochs of fine-tuning on joined utterances.
+        tuned_learning_rate: their largest learning rate.
+        scratch: methods with which a model is trained from scratch; ``None`` is all.
+        fit_step: the step of such a training before which maps are fitted and take over.
+        key_length: length of queries and keys in trainings with signed maps.
+        train_utterances: number of training utterances; ``None`` is all.
+        test_utterances: number of test utterances; ``None`` is all.
+        seed: of the first run; the other runs follow.
+    """
+
+    training: SpeechTraining
+    joined_epochs: int = 4
+    joined_learning_rate: float = 5e-4
+    lengths: tuple[int, ...] = (500, 2_000)
+    runs: int = 3
+    draws: int = 3
+    tuned: tuple[str, ...] | None = None
+    tuned_runs: int = 3
+    tuned_epochs: int = 5
+    tuned_learning_rate: float = 3e-4
+    scratch: tuple[str, ...] | None = None
+    fit_step: int = 1_000
+    key_length: float = 1.5
+    train_utterances: int | None = None
+    test_utterances: int | None = None
+    seed: int = 0
+
+
+def key(stage: str, method: str, run: int) -> str:
+    """Return the name of a part."""
+    return f"{stage}, {method}, run {run}"
+
+
+def parts(settings: Settings) -> dict[str, Part]:
+    """Return the parts of each run: two trainings, swaps, fine-tuning, and trainings from scratch."""
+    speech = an4()
+    speech = replace(
+        speech, train=speech.train[: settings.train_utterances], test=speech.test[: settings.test_utterances]
+    )
+    runs = _Runs(settings, speech)
+    work: dict[str, Part] = {}
+    for run in range(settings.runs):
+        work[key(SINGLE, "exact", run)] = partial(runs.trained, runs.single(run))
+        work[key(JOINED, "exact", run)] = partial(runs.trained, runs.joined(run))
+        work |= {key("swapped", name, run): partial(runs.swapped, name, run) for name in METHODS}
+        if run < settings.tuned_runs:
+            work |= {
+                key("fine-tuned", name, run): partial(runs.trained, runs.tuned(name, run))
+                for name in _named(settings.tuned)
+            }
+        work |= {
+            key("from scratch", name, run): partial(runs.trained, runs.scratch(name, run))
+            for name in _named(settings.scratch)
+        }
+    return work
+
+
+def _named(methods: tuple[str, ...] | None) -> tuple[str, ...]:
+    return tuple(METHODS) if methods is None else methods
+
+
+class _Runs:
+    """All trainings, and what is measured after them."""
+
+    def __init__(self, settings: Settings, speech: Speech) -> None:
+        self.settings, self.speech = settings, speech
+        self._tests = {SHORT: speech.test} | {
+            length: joined(speech.test, _SUBSAMPLING * length) for length in settings.lengths
+        }
+
+    def single(self, run: int) -> SpeechTraining:
+        """Return the training on single utterances."""
+        return replace(self.settings.training, seed=self.settings.seed + run)
+
+    def joined(self, run: int) -> SpeechTraining:
+        """Return the training on joined utterances after it."""
+        s = self.settings
+        return self._after(self.single(run), s.joined_epochs, s.joined_learning_rate)
+
+    def tuned(self, method: str, run: int) -> SpeechTraining:
+        """Return the fine-tuning after a swap."""
+        s = self.settings
+        training = self._after(self.joined(run), s.tuned_epochs, s.tuned_learning_rate)
+        return self._with_method(training, method)
+
+    def scratch(self, method: str, run: int) -> SpeechTraining:
+        """Return a training from scratch, with the method from ``fit_step`` on."""
+        return self._with_method(replace(self.single(run), fit_step=self.settings.fit_step), method)
+
+    def _after(self, before: SpeechTraining, epochs: int, learning_rate: float) -> SpeechTraining:
+        return replace(
+            before,
+            model=replace(before.model, position_range=max(self.settings.lengths)),
+            epochs=epochs,
+            learning_rate=learning_rate,
+            warmup=20,
+            joined_frames=_SUBSAMPLING * self.settings.lengths[0],
+            after=before,
+        )
+
+    def _with_method(self, training: SpeechTraining, method: str) -> SpeechTraining:
+        if method in SIGNED:
+            training = replace(training, model=replace(training.model, key_length=self.settings.key_length))
+        return replace(training, method=method)
+
+    def trained(self, training: SpeechTraining) -> dict[str, Any]:
+        """Train, and measure error rates with the method of the training."""
+        trainer = SpeechTrainer(training, self.speech, print)
+        model = trainer.trained()
+        seconds = trainer.history[-1]["seconds"]
+        curve = [epoch["wer"] for epoch in trainer.history if "wer" in epoch]
+        return {
+            "draws": [self._error_rates(model)],
+            "curve": curve,
+            "timings": {"training CPU seconds": seconds},
+        }
+
+    def swapped(self, name: str, run: int) -> dict[str, Any]:
+        """Swap a method into the model of a run, without training, and measure error rates for each draw."""
+        model = SpeechTrainer(self.joined(run), self.speech).trained()
+        found = []
+        for draw in range(1 if name in _FIXED else self.settings.draws):
+            install(model, name, self.speech.train, seed=self.settings.draws * run + draw)
+            found.append(self._error_rates(model))
+        flops = [_flops(layer.method, model, self.settings.lengths[0]) for layer in model.attentions]
+        return {"draws": found, "flops": sum(flops) / len(flops)}
+
+    def _error_rates(self, model: ConformerTransducer) -> dict[str, dict[str, float]]:
+        """Return word and character error rates by length."""
+        found = {}
+        for length, utterances in self._tests.items():
+            said = [utterance.text for utterance in utterances]
+            rates = error_rates(said, recognised(model, utterances))
+            found[str(length)] = {"wer": rates.words, "cer": rates.characters}
+        return found
+
+
+def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
+    """Count the FLOPs of attention per frame and head, for sequences of a length, projections aside."""
+    dim = model.config.width // model.config.heads
+    exact = 4.0 * length * dim
+    if isinstance(method, str):
+        return {"exact": exact, "uniform": 1.0 * dim, "none": 0.0}[method]
+    if isinstance(method, hrf.FeatureMap):
+        return map_flops(method, dim)
+    if method.sizes(length, length) == (0, 0):
+        return exact
+    assert method.report is not None
+    shares = [
+        float(call.exact_share.mean()) for call in method.report.calls if bool((call.n_groups > 0).all())
+    ]
+    return summary_flops(length, dim, dim, statistics.fmean(shares))
+
+
+# All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
+FULL = Settings(SpeechTraining())
+# Swaps alone, of one model: about half an hour on one core.
+SCALED = replace(FULL, runs=1, draws=1, tuned=(), scratch=())
+_TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
+QUICK = Settings(
+    SpeechTraining(_TINY, epochs=1, warmup=5),
+    joined_epochs=1,
+    lengths=(100, 300),
+    runs=1,
+    draws=2,
+    tuned=("exact", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256"),
+    tuned_runs=1,
+    tuned_epochs=1,
+    scratch=("FAVOR+ 256",),
+    fit_step=1,
+    train_utterances=40,
+    test_utterances=8,
+)

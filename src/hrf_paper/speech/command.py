@@ -1,0 +1,113 @@
+"""``hrf-speech``: train a recogniser, and transcribe recordings with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from hrf.report import folder, write
+from hrf_paper.speech.alphabet import decoded
+from hrf_paper.speech.an4 import an4
+from hrf_paper.speech.audio import RATE, log_mel, read_audio
+from hrf_paper.speech.beam import beam_search
+from hrf_paper.speech.configs import CONFIGS
+from hrf_paper.speech.decoding import greedy
+from hrf_paper.speech.digits import spoken_digits
+from hrf_paper.speech.librispeech import librispeech
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
+from hrf_paper.speech.transducer import ConformerTransducer
+from hrf_paper.speech.utterances import Speech
+
+__all__ = ["main", "transcribe"]
+
+# Corpora by name, with the channels that they have or are asked for.
+_CORPORA: dict[str, Callable[[int], Speech]] = {
+    "an4": lambda channels: an4(),
+    "digits": lambda channels: spoken_digits(channels=channels),
+    "librispeech": lambda channels: Speech(
+        librispeech("train-clean-100", channels=channels), librispeech("test-clean", channels=channels)
+    ),
+}
+
+
+@torch.no_grad()
+def transcribe(model: ConformerTransducer, path: Path, *, width: int = 1) -> tuple[str, float]:
+    """Return what a model hears in a file, and the length of the recording in seconds.
+
+    Args:
+        model: a recogniser that was trained with log-mel energies.
+        path: a file of audio, of any rate and number of channels.
+        width: hypotheses of the beam search; 1 decodes greedily.
+    """
+    samples = read_audio(path)
+    features = log_mel(samples, model.config.channels)
+    if width == 1:
+        labels: Sequence[int] = greedy(model, features[None], torch.tensor([len(features)]))[0]
+    else:
+        labels = beam_search(model, features, width=width)[0].labels
+    return decoded(labels), len(samples) / RATE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 2 if something is wrong with the arguments or files."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        print(f"hrf-speech: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hrf-speech", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    train = commands.add_parser("train", help="train a recogniser and write its checkpoint")
+    train.add_argument("corpus", choices=_CORPORA, help="utterances to train with, from $HRF_DATA")
+    train.add_argument("--config", choices=CONFIGS, default="cpu", help="sizes of the model")
+    train.add_argument("--epochs", type=int, default=SpeechTraining.epochs)
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--out", type=Path, required=True, help="the checkpoint, a .safetensors file")
+    train.set_defaults(run=_train)
+    write_down = commands.add_parser("transcribe", help="write down what is said in recordings")
+    write_down.add_argument("files", type=Path, nargs="+", help="WAV, FLAC or OGG")
+    write_down.add_argument("--checkpoint", type=Path, required=True, help="from hrf-speech train")
+    write_down.add_argument("--beam", type=int, default=1, help="hypotheses of the search; 1 is greedy")
+    write_down.set_defaults(run=_transcribe)
+    return parser
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    folder(arguments.out.parent)
+    config = CONFIGS[arguments.config]
+    speech = _CORPORA[arguments.corpus](config.channels)
+    channels = speech.train[0].features.shape[1]
+    training = SpeechTraining(
+        replace(config, channels=channels), epochs=arguments.epochs, seed=arguments.seed
+    )
+    trainer = SpeechTrainer(training, speech, partial(print, flush=True))
+    trainer.trained()
+    write(arguments.out, trainer.path.read_bytes())
+    print(f"{arguments.out}: word error rate {trainer.history[-1]['wer']:.2f} % on the test utterances")
+
+
+def _transcribe(arguments: argparse.Namespace) -> None:
+    model, front_end = load_model(arguments.checkpoint)
+    if front_end != "log-mel":
+        raise ValueError(
+            f"{arguments.checkpoint} was trained with {front_end}, which recordings do not give; expected a model "
+            "that was trained with log-mel energies, such as that of hrf-speech train digits"
+        )
+    for path in arguments.files:
+        start = time.perf_counter()
+        text, seconds = transcribe(model, path, width=arguments.beam)
+        factor = (time.perf_counter() - start) / seconds
+        print(f"{path}: {text}")
+        print(f"  {seconds:.1f} s of audio, real-time factor {factor:.3f}")

@@ -1,0 +1,259 @@
+"""Train a recogniser in epochs that can be interrupted: a resumed training is bit for bit the same.
+
+A checkpoint has the weights, the moments of the optimiser, the state of the generator behind dropout, and the fitted
+maps. Variations and order of the utterances depend on the seed and the number of the epoch alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+import hrf
+from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.speech.augment import Augmentation
+from hrf_paper.speech.batches import SpeechBatch, training_batches
+from hrf_paper.speech.configs import ModelConfig
+from hrf_paper.speech.decoding import error_rates, recognised
+from hrf_paper.speech.methods import install
+from hrf_paper.speech.transducer import ConformerTransducer
+from hrf_paper.speech.utterances import Speech, joined_at_random
+
+__all__ = ["SpeechTrainer", "SpeechTraining", "TrainedModel", "checkpoint_path", "load_model"]
+
+_JUDGE_EVERY = 5  # epochs
+
+
+@dataclass(frozen=True)
+class SpeechTraining:
+    """A model and the way it is trained.
+
+    Attributes:
+        model: sizes of the model.
+        epochs: number of epochs.
+        learning_rate: its largest value: it rises linearly and falls along a cosine to zero.
+        warmup: steps in which it rises.
+        frames: frames of a batch.
+        ctc_weight: weight of the CTC loss beside the transducer's.
+        weight_decay: of AdamW.
+        clip: largest norm of a gradient.
+        augmentation: variations of the utterances.
+        joined_frames: utterances of a speaker are joined, anew in each epoch, up to about that many frames; 0 is never.
+        method: the attention's method, a key of `METHODS`.
+        fit_step: the step before which the method takes the place of exact attention; maps are fitted to the model of
+            that step and frozen.
+        after: a training whose result this one starts from.
+        seed: of weights, order, variations and maps.
+    """
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    epochs: int = 34
+    learning_rate: float = 2e-3
+    warmup: int = 300
+    frames: int = 2_500
+    ctc_weight: float = 0.3
+    weight_decay: float = 1e-2
+    clip: float = 1.0
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    joined_frames: int = 0
+    method: str = "exact"
+    fit_step: int = 0
+    after: SpeechTraining | None = None
+    seed: int = 0
+
+
+def checkpoint_path(training: SpeechTraining, speech: Speech) -> Path:
+    """Return the path of the checkpoint of a training with these training utterances."""
+    names = [utterance.name for utterance in speech.train]
+    text = json.dumps([asdict(training), names, speech.front_end], sort_keys=True)
+    return checkpoint_folder() / f"speech-{sha256(text.encode()).hexdigest()[:16]}.safetensors"
+
+
+class SpeechTrainer:
+    """A model in training, resumed from its last checkpoint if there is one.
+
+    Args:
+        training: the model and its training.
+        speech: utterances.
+        report: called with a line of text after each epoch.
+
+    Attributes:
+        model: the model in its current state.
+        path: the path of its checkpoint.
+        history: one dictionary per finished epoch: loss per label, CPU seconds so far, and word error rate of the test
+            utterances, in some epochs.
+    """
+
+    def __init__(
+        self, training: SpeechTraining, speech: Speech, report: Callable[[str], None] | None = None
+    ) -> None:
+        self.training, self._speech, self._report = training, speech, report
+        self.path = checkpoint_path(training, speech)
+        # Nodes far from any alignment have tiny probabilities, with which arithmetic is slow.
+        torch.set_flush_denormal(True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(training.seed)
+            self.model = ConformerTransducer(training.model)
+            self._random = torch.get_rng_state()
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=training.learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=training.weight_decay,
+        )
+        self._step = 0
+        self.history: list[dict[str, float]] = []
+        if self.path.exists():
+            self._load()
+        elif training.after is not None:
+            before = SpeechTrainer(training.after, speech, report).trained()
+            self.model.load_state_dict(before.state_dict())
+
+    def trained(self) -> ConformerTransducer:
+        """Train all epochs that are missing, and return the model."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._random)
+            while len(self.history) < self.training.epochs:
+                start = time.process_time()
+                loss = self._epoch()
+                seconds = time.process_time() - start + (self.history[-1]["seconds"] if self.history else 0)
+                self.history.append({"loss": loss, "seconds": seconds})
+                done = len(self.history)
+                if done % _JUDGE_EVERY == 0 or done == self.training.epochs:
+                    self.history[-1]["wer"] = self._word_errors()
+                self._random = torch.get_rng_state()
+                self._save()
+                self._tell()
+        return self.model.eval()
+
+    def _epoch(self) -> float:
+        """Train on all utterances once; return the transducer's loss per label."""
+        self.model.train()
+        total, labels = 0.0, 0
+        for batch in self._batches(len(self.history)):
+            loss = self._take_step(batch)
+            total, labels = total + loss, labels + int(batch.n_labels.sum())
+        return total / labels
+
+    def _batches(self, epoch: int) -> list[SpeechBatch]:
+        training, utterances = self.training, self._speech.train
+        generator = Generator().manual_seed(10_000 * training.seed + epoch)
+        if training.joined_frames:
+            utterances = joined_at_random(utterances, training.joined_frames, generator)
+        return list(training_batches(utterances, training.frames, training.augmentation, generator))
+
+    def _take_step(self, batch: SpeechBatch) -> float:
+        if self._step == self.training.fit_step and self.training.method != "exact":
+            install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        losses = self.model.losses(batch)
+        # A tenth, so that the norm of a usual gradient is about that of `clip`.
+        loss = (losses.transducer.mean() + self.training.ctc_weight * losses.ctc.mean()) / 10
+        self._optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
+        if bool(norm.isfinite()):  # noisy estimates of attention may blow up a step
+            self._optimizer.step()
+        self._step += 1
+        return float(losses.transducer.detach().sum())
+
+    @cached_property
+    def _steps(self) -> int:
+        """The number of steps of all epochs, if each had as many as the first."""
+        return len(self._batches(0)) * self.training.epochs
+
+    def _learning_rate(self) -> float:
+        training = self.training
+        rising = min(1.0, (self._step + 1) / training.warmup)
+        falling = (1 + math.cos(math.pi * min(1.0, self._step / self._steps))) / 2
+        return training.learning_rate * rising * falling
+
+    def _word_errors(self) -> float:
+        said = [utterance.text for utterance in self._speech.test]
+        return error_rates(said, recognised(self.model, self._speech.test)).words
+
+    def _tell(self) -> None:
+        if self._report is not None:
+            last = self.history[-1]
+            judged = f", WER {last['wer']:.2f} %" if "wer" in last else ""
+            self._report(
+                f"epoch {len(self.history)} of {self.training.epochs}: loss {last['loss']:.3f} per label{judged}, "
+                f"{last['seconds'] / 60:.1f} CPU minutes"
+            )
+
+    def _save(self) -> None:
+        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        for i, moments in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{k}": v for k, v in moments.items()}
+        header = {
+            "training": asdict(self.training),
+            "front_end": self._speech.front_end,
+            "step": self._step,
+            "history": self.history,
+        }
+        for layer, attention in enumerate(self.model.attentions):
+            if isinstance(attention.method, hrf.FeatureMap):
+                attention.method.save(self._map_path(layer))
+        save_checkpoint(self.path, tensors | {"random": self._random}, header)
+
+    def _map_path(self, layer: int) -> Path:
+        return self.path.with_suffix(f".map{layer}.safetensors")
+
+    def _load(self) -> None:
+        tensors, header = load_checkpoint(self.path)
+        self._random = tensors["random"]
+        self.model.load_state_dict(_below(tensors, "model"))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _below(tensors, "optimizer").items():
+            place, _, key = name.partition(".")
+            moments.setdefault(int(place), {})[key] = tensor
+        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
+        self._step, self.history = header["step"], header["history"]
+        if self._step > self.training.fit_step and self.training.method != "exact":
+            self._load_maps()
+
+    def _load_maps(self) -> None:
+        """Restore the frozen maps; methods that are no maps have no files, and depend on no data."""
+        saved = [self._map_path(layer) for layer in range(len(self.model.attentions))]
+        if not saved[0].exists():
+            install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
+            return
+        for attention, path in zip(self.model.attentions, saved, strict=True):
+            attention.use(hrf.load(path))
+
+
+class TrainedModel(NamedTuple):
+    """A model from a checkpoint.
+
+    Attributes:
+        model: the model, with exact attention and ready to recognise.
+        front_end: where the features come from that it was trained with (`Speech`).
+    """
+
+    model: ConformerTransducer
+    front_end: str
+
+
+def load_model(path: Path) -> TrainedModel:
+    """Read the model of a checkpoint."""
+    tensors, header = load_checkpoint(path)
+    sizes: dict[str, Any] = header["training"]["model"]
+    model = ConformerTransducer(ModelConfig(**sizes))
+    model.load_state_dict(_below(tensors, "model"))
+    return TrainedModel(model.eval(), header["front_end"])
+
+
+def _below(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a group, without it."""
+    return {name.removeprefix(f"{group}."): t for name, t in tensors.items() if name.startswith(f"{group}.")}

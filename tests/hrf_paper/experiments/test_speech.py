@@ -1,0 +1,124 @@
+"""Claims, tables and figure of the speech experiment, on made-up error rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hrf_paper.datasets import MissingData
+from hrf_paper.experiments.shared.scaled_down import scaled_down
+from hrf_paper.experiments.speech import EXPERIMENT
+from hrf_paper.experiments.speech.measure import JOINED, SIGNED, SINGLE, Settings, key
+from hrf_paper.experiments.speech.printed import GROUPS, PRINTED
+from hrf_paper.experiments.speech.rates import rate
+from hrf_paper.speech.methods import METHODS
+from hrf_paper.speech.training import SpeechTraining
+
+SETTINGS = Settings(SpeechTraining(), runs=2, tuned=("exact", "HRF-C (3,3)", "HRF-A (8,8)"), scratch=())
+
+
+def part(settings: Settings, *rates: float) -> dict:
+    """Return a part with one draw per rate."""
+    draws = [{str(n): {"wer": r, "cer": r / 2} for n in (0, *settings.lengths)} for r in rates]
+    return {"draws": draws, "flops": 1000.0 + rates[0], "timings": {"training CPU seconds": 600.0}}
+
+
+def results(settings: Settings, rates: dict[str, float]) -> dict:
+    found = {}
+    for run in range(settings.runs):
+        for stage in (SINGLE, JOINED):
+            found[key(stage, "exact", run)] = part(settings, rates["exact"] + run)
+        for name in METHODS:
+            found[key("swapped", name, run)] = part(settings, rates[name] - 0.01, rates[name] + 0.01)
+        for name in settings.tuned:
+            found[key("fine-tuned", name, run)] = part(settings, rates[name])
+    return found
+
+
+def printed() -> dict[str, float]:
+    """Return the paper's rates; methods it does not have get rates above them."""
+    others = {name: 5.0 + i for i, name in enumerate(METHODS) if name not in PRINTED}
+    return others | {name: mean for name, (mean, _) in PRINTED.items()}
+
+
+def test_the_papers_own_numbers_reproduce_its_order():
+    claims = EXPERIMENT.claims(SETTINGS, results(SETTINGS, printed()))
+    swapped, tuned = claims[:3], claims[3]
+    assert [(c.matched, c.total, c.verdict) for c in swapped] == [
+        (8, 8, "holds"),
+        (4, 4, "holds"),
+        (4, 4, "holds"),
+    ]
+    assert (tuned.matched, tuned.total) == (1, 1)
+    assert swapped[0].paper == "1.72 to 1.85 % against 2.03 to 2.05 %"
+    assert swapped[0].ours.startswith("1.7 to 1.9 % against ")
+    assert [c.verdict for c in claims[4:]] == ["beyond"] * 3
+
+
+def test_the_reverse_order_is_not_reproduced():
+    rates = printed() | {name: 10 - PRINTED[name][0] for name in PRINTED}
+    claims = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))
+    assert [c.verdict for c in claims[:4]] == ["fails"] * 4
+    assert [c.matched for c in claims[:4]] == [0] * 4
+
+
+def test_half_of_the_pairs_is_partly():
+    rates = printed() | {"Trig 256": 2.0}
+    claim = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))[2]
+    assert (claim.matched, claim.total, claim.verdict) == (2, 4, "partly")
+
+
+def test_gaps_to_uniform_attention_are_stated():
+    rates = printed() | {"exact": 10.0, "uniform": 14.0, "none": 30.0}
+    claim = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))[-3]
+    assert claim.ours == "uniform +4.0 and none +20.0 points at 500 frames"
+
+
+def test_rates_are_means_over_runs_and_draws():
+    found = {
+        key("swapped", "exact", 0): part(SETTINGS, 1, 2),
+        key("swapped", "exact", 1): part(SETTINGS, 3, 4),
+    }
+    judged = rate(found, "swapped", "exact", 500)
+    assert judged.values == [1, 2, 3, 4]
+    assert judged.mean == 2.5
+    # 3.182 is the quantile of Student's t with 3 degrees of freedom, 1.291 the deviation.
+    assert judged.half_width == pytest.approx(3.182 * 1.291 / 2, rel=1e-3)
+    assert rate(found, "fine-tuned", "exact", 500) is None
+
+
+def test_what_was_not_run_is_said():
+    tables = EXPERIMENT.tables(SETTINGS, results(SETTINGS, printed()))
+    for table in tables:
+        assert all(len(row) == len(table.header) for row in table.rows)
+    rows = {row[0]: row for row in tables[1].rows}
+    assert list(rows) == list(METHODS)
+    assert rows["HRF-C (3,3)"][1:] == ("1.72 ± 0.02", "1.7 ± 0.0", "1.7 ± 0.0", "not run")
+    assert rows["FAVOR+ 256"][3:] == ("not run", "not run")
+
+
+def test_the_figure_has_a_panel_per_stage_that_was_run():
+    found = results(SETTINGS, printed() | {"Trig 256": 160.0})
+    assert [axes.get_title() for axes in EXPERIMENT.figure(SETTINGS, found).get_axes()] == [
+        "swapped",
+        "fine-tuned",
+    ]
+
+
+def test_kinds_of_the_table():
+    assert [len(names) for names in GROUPS.values()] == [4, 2, 2, 2]
+    assert set(PRINTED) <= set(METHODS)
+    assert SIGNED == ("HRF-A (16,8)", "HRF-A (8,8)", "Trig 432", "Trig 256")
+
+
+def test_scaled_down_settings_are_listed():
+    assert scaled_down(EXPERIMENT.full, EXPERIMENT.full) == []
+    (table,) = scaled_down(EXPERIMENT.settings(), EXPERIMENT.full)
+    assert {"tuned", "scratch"} <= {row[0] for row in table.rows}
+
+
+def test_missing_data_are_reported_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
+    with pytest.raises(MissingData, match="set HRF_DATA to the folder that holds an4-mfcc/"):
+        EXPERIMENT.parts(replace(EXPERIMENT.quick, seed=1))

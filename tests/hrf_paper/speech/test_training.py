@@ -1,0 +1,110 @@
+"""Training is resumed bit by bit, learns, and keeps fitted maps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import hrf
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, checkpoint_path, load_model
+from made_up_speech import TINY, tiny_speech
+
+TRAINING = SpeechTraining(TINY, epochs=4, warmup=2, frames=200, learning_rate=5e-3)
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
+    yield tmp_path
+    torch.set_flush_denormal(False)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_after(lines: int):
+    """Return a report that stops the training after so many epochs."""
+    count = [0]
+
+    def report(line: str) -> None:
+        count[0] += 1
+        if count[0] == lines:
+            raise Interrupted
+
+    return report
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("method", ["exact", "uniform", "HRF-C (2,2)", "summarised"])
+def test_resumed_training_is_the_same_to_the_last_bit(method, folder):
+    training = replace(TRAINING, method=method, fit_step=2)
+    whole = SpeechTrainer(training, tiny_speech())
+    expected = weights(whole.trained())
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(Interrupted):
+        SpeechTrainer(training, tiny_speech(), interrupt_after(2)).trained()
+    resumed = SpeechTrainer(training, tiny_speech())
+    assert len(resumed.history) == 2
+    found = weights(resumed.trained())
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    assert [epoch["loss"] for epoch in resumed.history] == [epoch["loss"] for epoch in whole.history]
+
+
+def test_training_learns_and_finished_training_is_read():
+    training = replace(TRAINING, epochs=8)
+    first = SpeechTrainer(training, tiny_speech())
+    model = first.trained()
+    assert first.history[-1]["loss"] < 0.8 * first.history[0]["loss"]
+    assert first.history[-1]["wer"] >= 0
+    read, front_end = load_model(first.path)
+    assert front_end == "log-mel"
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), read.parameters(), strict=True))
+    lines = []
+    SpeechTrainer(training, tiny_speech(), lines.append).trained()
+    assert not lines
+
+
+def test_maps_are_fitted_at_their_step_and_frozen(folder):
+    training = replace(TRAINING, method="FAVOR# 256", fit_step=3)
+    trainer = SpeechTrainer(training, tiny_speech())
+    assert trainer.model.attentions[0].method == "exact"
+    trainer.trained()
+    found = trainer.model.attentions[0].method
+    assert isinstance(found, hrf.DenseExponential)
+    resumed = SpeechTrainer(training, tiny_speech()).model.attentions[0].method
+    assert torch.equal(found.basis, resumed.basis)
+
+
+def test_a_training_after_another_starts_from_its_weights():
+    after = replace(TRAINING, epochs=0, after=TRAINING, joined_frames=150)
+    found = SpeechTrainer(after, tiny_speech()).trained()
+    expected = SpeechTrainer(TRAINING, tiny_speech()).trained()
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
+
+
+def test_joined_utterances_and_random_positions_are_trained_on():
+    training = replace(TRAINING, joined_frames=150, model=replace(TINY, position_range=100))
+    trainer = SpeechTrainer(training, tiny_speech())
+    trainer.trained()
+    assert len(trainer.history) == TRAINING.epochs
+
+
+def test_trainings_and_utterances_have_their_own_checkpoints():
+    speech = tiny_speech()
+    others = [TRAINING, replace(TRAINING, seed=1), replace(TRAINING, method="uniform")]
+    paths = {checkpoint_path(training, speech) for training in others}
+    assert len(paths | {checkpoint_path(TRAINING, replace(speech, train=speech.train[:3]))}) == 4
+
+
+def test_a_damaged_checkpoint_gets_a_sentence(folder):
+    checkpoint_path(TRAINING, tiny_speech()).write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        SpeechTrainer(TRAINING, tiny_speech())
