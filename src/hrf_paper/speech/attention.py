@@ -70,31 +70,24 @@ class SelfAttention(nn.Module):
         """Attend from all frames ``(B, L, width)`` to all but the padding ``(B, L)``."""
         if self.method == "none":
             return torch.zeros_like(x)
-        query, key, value = self.projected(x)
+        query, key, value = self._projected(x)
         if self.observer is not None:
             self.observer(query, key, padding)
         mixed = self._mixed(query, key, value, padding)
-        return self.combined(mixed)
+        return self.dropout(self.outputs(mixed.transpose(1, 2).flatten(2)))
 
-    def projected(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values ``(B, H, L, d)``; queries and keys at the scale of a map.
-
-        ``start`` is the position of the first frame.
-        """
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values ``(B, H, L, d)``; queries and keys at the scale of a map."""
         query, key, value = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.inputs(self.norm(x)).chunk(3, -1)
         )
         if self.rotary:
-            query, key = _rotated(query, start), _rotated(key, start)
+            query, key = _rotated(query), _rotated(key)
         if self.length is not None:
             return self.length * F.normalize(query, dim=-1), self.length * F.normalize(key, dim=-1), value
         root = query.shape[-1] ** -0.25
         return query * root, key * root, value
-
-    def combined(self, mixed: Tensor) -> Tensor:
-        """Bring the heads' outputs ``(B, H, L, d)`` together: ``(B, L, width)``."""
-        return self.dropout(self.outputs(mixed.transpose(1, 2).flatten(2)))
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor) -> Tensor:
         method = self.method
@@ -120,19 +113,19 @@ class SelfAttention(nn.Module):
 
 
 def _mean(value: Tensor, padding: Tensor, causal: bool) -> Tensor:
-    """Return the mean of the values that a frame sees."""
+    """Return the mean of the values that a frame sees; zeros without any."""
     keep = (~padding).to(value.dtype)[:, None, :, None]
     total, count = value * keep, keep
     if causal:
-        return total.cumsum(2) / count.cumsum(2)
-    return (total.sum(2, keepdim=True) / count.sum(2, keepdim=True)).expand_as(value)
+        return total.cumsum(2) / count.cumsum(2).clamp(min=1)
+    return (total.sum(2, keepdim=True) / count.sum(2, keepdim=True).clamp(min=1)).expand_as(value)
 
 
-def _rotated(x: Tensor, start: int) -> Tensor:
+def _rotated(x: Tensor) -> Tensor:
     """Rotate pairs of coordinates by angles that grow with the position."""
     half = x.shape[-1] // 2
     speed = 10_000.0 ** -(torch.arange(half, device=x.device) / half)
-    angle = (start + torch.arange(x.shape[-2], device=x.device))[:, None] * speed
+    angle = torch.arange(x.shape[-2], device=x.device)[:, None] * speed
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
