@@ -128,8 +128,8 @@ def test_uniform_attention_is_the_mean_of_the_values():
     attention = model.attentions[0]
     x, padding = torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)), torch.zeros(1, 5).bool()
     attention.use("uniform")
-    value = attention.projected(x)[2]
-    expected = attention.combined(value.mean(2, keepdim=True).expand_as(value))
+    value = attention.inputs(attention.norm(x)).chunk(3, -1)[2]  # (1, 5, 16), all heads side by side
+    expected = attention.outputs(value.mean(1, keepdim=True).expand_as(value))
     torch.testing.assert_close(attention(x, padding), expected)
     attention.use("none")
     assert not attention(x, padding).any()
