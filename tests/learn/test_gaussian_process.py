@@ -91,3 +91,13 @@ def test_constant_targets_have_no_noise():
     mean, deviation = KernelGaussianProcess(**GIVEN).fit(X, np.ones(len(X))).predict(X, return_std=True)
     np.testing.assert_allclose(mean, 1)
     assert deviation.max() < 1e-6
+
+
+def test_features_that_underflow_leave_the_mean_of_the_targets():
+    """Positive features of long rows are about exp(−γ‖x‖²), here below 1e-400 for all γ that are tried."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 4)) + 1e3, rng.normal(size=50)
+    model = KernelGaussianProcess(feature_map="positive", n_features=16, random_state=0).fit(x, y)
+    mean, deviation = model.predict(x, return_std=True)
+    assert mean == pytest.approx(np.full(50, y.mean()))
+    assert deviation == pytest.approx(np.full(50, y.std()), rel=0.05)

@@ -30,6 +30,8 @@ from hrf.projections import ProjectionKind
 __all__ = ["KernelGaussianProcess"]
 
 _FACTORS = 2.0 ** np.arange(-4, 5)  # of γ = "scale", among which the evidence chooses
+# Least mean of the kernel's diagonal: positive features underflow for large γ, and λ has to stay a number.
+_LEAST = 1e-100
 _RATIOS = np.linspace(-20, 5, 51)  # logarithms of λ over the mean of the kernel's diagonal
 
 
@@ -134,7 +136,7 @@ class _Fit(NamedTuple):
         evidence = partial(
             _evidence, spectrum, (spectrum.vectors.T @ right)[:, 0], square, float(sums.n_rows), noise
         )
-        unit = math.log(max(spectrum.values.sum() / float(sums.n_rows), np.finfo(float).tiny))
+        unit = math.log(max(spectrum.values.sum() / float(sums.n_rows), _LEAST))
         grid = _RATIOS + unit
         best = int(np.argmax([evidence(log_ratio)[0] for log_ratio in grid]))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]

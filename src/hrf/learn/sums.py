@@ -74,6 +74,6 @@ class Spectrum(NamedTuple):
     def solve(self, penalty: float, right: Array) -> Array:
         """Return (G + penalty·I)⁻¹ times the right side ``(D, k)``; directions that are 0 in G need a penalty."""
         shifted = self.values + penalty
-        floor = np.finfo(np.float64).eps * max(float(shifted[-1]), np.finfo(np.float64).tiny)
+        floor = max(np.finfo(np.float64).eps * float(shifted[-1]), np.finfo(np.float64).tiny)
         inverse = np.where(shifted > floor, 1 / np.maximum(shifted, floor), 0.0)
         return self.vectors @ (inverse[:, None] * (self.vectors.T @ right))
