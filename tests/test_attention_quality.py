@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -189,3 +190,18 @@ def test_missing_text_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys)
     output = capsys.readouterr()
     assert output.err.count("\n") == 1
     assert "HRF_DATA" in output.err
+
+
+def test_plain_maps_are_renewed_and_the_rest_stays(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "attention_quality.json"
+    path.write_text('{"maps": {"uniform": {}, "clustered": {"median": 0.5}}, "advice": {"kept": true}}')
+    outcome = Outcome(0, errors={1: [0.1, 0.3, 0.2]}, flops=8.0)
+    here = minilm.Attention(*(torch.zeros(1, 1, 4, 2) for _ in range(3)))
+    monkeypatch.setattr(command, "capture", lambda tokens: [here])
+    monkeypatch.setattr(measure, "measure_layers", lambda captured, layers, families: {"uniform": outcome})
+    assert command.main(["--plain", "--layers", "1", "--out", str(tmp_path)]) == 0
+    result = json.loads(path.read_text())
+    assert result["maps"]["uniform"]["median"] == 0.2
+    assert result["maps"]["clustered"] == {"median": 0.5}
+    assert result["advice"] == {"kept": True}
+    assert "uniform" in capsys.readouterr().out

@@ -18,7 +18,7 @@ try:
 
     from benchmarks import minilm, report
     from benchmarks.quality import advisor, costs, measure, table
-    from benchmarks.quality.candidates import SEPARABLE, SHIFTED
+    from benchmarks.quality.candidates import SEPARABLE, SHIFTED, plain_maps
     from benchmarks.quality.flops import exact_flops
     from benchmarks.quality.workers import CORES
     from hrf.advice.errors import FLOOR
@@ -46,6 +46,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--out", type=Path, default=Path("results"), help="folder for the JSON (default: results)"
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="maps without clusters only; the JSON keeps all other results"
     )
     args = parser.parse_args(argv)
     if not 64 <= args.tokens <= minilm.MAX_TOKENS:
@@ -114,11 +117,24 @@ def run(layers: Sequence[int], tokens: int, out: Path) -> None:
     console.print(f"Written to {path} after {elapsed:.0f} s")
 
 
+def renew_plain(layers: Sequence[int], tokens: int, out: Path) -> None:
+    """Measure maps without clusters anew, and put them among the results that are there."""
+    path = out / "attention_quality.json"
+    result, captured = json.loads(path.read_text(encoding="utf-8")), capture(tokens)
+    outcomes = measure.measure_layers(captured, layers, [plain_maps])
+    per_key = exact_flops(captured[0].queries.shape[-1], captured[0].values.shape[-1], 1)
+    console = Console(highlight=False)
+    console.width = max(console.width, COLUMNS)
+    table.show(console, outcomes, layers, per_key, tokens)
+    result["maps"] |= {name: table.as_dict(outcome, per_key, tokens) for name, outcome in outcomes.items()}
+    write(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 2 if data or a library is missing."""
     args = arguments(argv)
     try:
-        run(args.layers, args.tokens, args.out)
+        (renew_plain if args.plain else run)(args.layers, args.tokens, args.out)
     except ModuleNotFoundError as error:
         print(f"this benchmark needs {error.name}: {INSTALL}", file=sys.stderr)
         return 2

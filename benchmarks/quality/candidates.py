@@ -15,7 +15,7 @@ import hrf
 from benchmarks.minilm import Attention
 from hrf.fitting import fit_residuals, samples
 
-__all__ = ["FAMILIES", "POSITIVE", "SEPARABLE", "SHIFTED", "Candidate", "Setting"]
+__all__ = ["FAMILIES", "POSITIVE", "SEPARABLE", "SHIFTED", "Candidate", "Family", "Setting", "plain_maps"]
 
 WIDTH = 256  # features of a plain map, and of one block of a clustered map
 DRAWS = 5  # of ω; the error is their mean

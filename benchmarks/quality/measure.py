@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 import hrf
 from benchmarks.minilm import Attention
-from benchmarks.quality.candidates import FAMILIES, Candidate, Setting
+from benchmarks.quality.candidates import FAMILIES, Candidate, Family, Setting
 from benchmarks.quality.flops import attention_flops
 from benchmarks.quality.workers import pool
 from hrf.advice.errors import attention_outputs, relative_errors
@@ -118,19 +118,22 @@ def uniform(setting: Setting, layer: int) -> Outcome:
     return Outcome(0, errors={layer: errors.tolist()}, flops=values.shape[-1])
 
 
-def measure_layer(layer: int, here: Attention) -> dict[str, Outcome]:
-    """Measure all methods in a layer on the first passage; maps are fitted to all other passages."""
+def measure_layer(layer: int, here: Attention, families: Sequence[Family] = FAMILIES) -> dict[str, Outcome]:
+    """Measure methods in a layer on the first passage; maps are fitted to all other passages."""
     test, fit = (Attention(*(u[part] for u in here)) for part in (0, slice(1, None)))
     setting = Setting(fit, test, Generator().manual_seed(layer))
     parts = {"uniform": [uniform(setting, layer)]}
     with torch.inference_mode():
-        for candidate in (candidate for family in FAMILIES for candidate in family(setting)):
+        for candidate in (candidate for family in families for candidate in family(setting)):
             parts.setdefault(candidate.name, []).append(measure(candidate, setting, layer))
     return {name: merged(found) for name, found in parts.items()}
 
 
-def measure_layers(captured: Sequence[Attention], layers: Sequence[int]) -> dict[str, Outcome]:
-    """Measure all methods in the given layers, counted from 1."""
+def measure_layers(
+    captured: Sequence[Attention], layers: Sequence[int], families: Sequence[Family] = FAMILIES
+) -> dict[str, Outcome]:
+    """Measure methods in the given layers, counted from 1."""
     with pool() as workers:
-        found = list(workers.map(measure_layer, layers, [captured[layer - 1] for layer in layers]))
+        here = [captured[layer - 1] for layer in layers]
+        found = list(workers.map(measure_layer, layers, here, [families] * len(layers)))
     return {name: merged([of_layer[name] for of_layer in found]) for name in found[0]}
