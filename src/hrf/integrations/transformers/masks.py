@@ -59,7 +59,7 @@ def mask(
         return dense
 
     is_causal = mask_function is causal_mask_function
-    if mask_function not in (causal_mask_function, bidirectional_mask_function):
+    if not is_causal and mask_function is not bidirectional_mask_function:
         dense = pattern(mask_function)
         why = (
             f"this model wants a mask that is neither causal nor bidirectional over its {q_length} queries and "
