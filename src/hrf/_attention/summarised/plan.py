@@ -90,7 +90,7 @@ def log_limits(tolerance: Tensor, n_keys: Tensor) -> Tensor:
     """Return log(τ/S · ⁴√(S/512)), the largest relative error that the summary of one of S keys may have.
 
     Errors of S keys add up to √S times the error of one, or less: at τ/S the output would get better with the length,
-    and the share of exact pairs would stay. The root lets that share fall, and the error stay where it is.
+    and the share of exact pairs would stay. The root, found by trial on text, lets that share fall for little error.
     """
     count = n_keys.clamp(min=1).to(tolerance.dtype)
     return tolerance.log() - 0.75 * count.log() - 0.25 * math.log(USUAL)
