@@ -10,7 +10,7 @@ import torch
 from attention.summarised.cases import exact, random_heads
 from attention.summarised.naive import exact_keys, members, naive
 from hrf import tuning
-from hrf._attention.summarised.plan import make_plan
+from hrf._attention.summarised.opening import make_plan
 from hrf._attention.summarised.read import read
 from hrf._attention.summarised.statistics import clusters_of, groups_of
 

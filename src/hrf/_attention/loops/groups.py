@@ -35,6 +35,7 @@ def group_queries(
     bounds: Integers,
     means: Array,
     widths: Array,
+    query_widths: Array,
     metric: Array,
 ) -> None:
     """Put the queries of a head into 2^levels groups.
@@ -51,6 +52,7 @@ def group_queries(
         bounds: first row of each group, and n, ``(2^levels + 1,)``.
         means: rᵢ, ``(2^levels, d)``.
         widths: γᵢ, ``(2^levels,)``.
+        query_widths: γ of the query in each row, ``(n or more,)``.
         metric: Σ_δ, ``(d, d)``.
     """
     n, dim = x.shape
@@ -74,10 +76,12 @@ def group_queries(
     for group in range(len(widths)):
         length = np.float32(0)
         for j in range(bounds[group], bounds[group + 1]):
-            length += dot(images[j], residuals[j])
+            query_widths[j] = dot(images[j], residuals[j])
+            length += query_widths[j]
         widths[group] = length / max(bounds[group + 1] - bounds[group], 1)
         total += length
     scale(widths, n / max(total, _TINY))
+    scale(query_widths[:n], n / max(total, _TINY))
 
 
 @jit
@@ -94,6 +98,7 @@ def cluster_keys(
     bounds: Integers,
     means: Array,
     spreads: Array,
+    mean_spreads: Array,
 ) -> None:
     """Put the keys of a head into 2^levels clusters.
 
@@ -110,6 +115,7 @@ def cluster_keys(
         bounds: first row of each cluster, and n, ``(2^levels + 1,)``.
         means: ȳ of each cluster, ``(2^levels, d)``.
         spreads: d² log₂ e / 2 and log₂ √d² of each row, ``(n or more, 2)``.
+        mean_spreads: mean of d² over each cluster, ``(2^levels,)``.
     """
     n, dim = y.shape
     factor = np.empty((dim, dim), y.dtype)
@@ -123,9 +129,13 @@ def cluster_keys(
     residuals = y
     _centre(rows[:n], bounds, means, residuals)
     images = _times(residuals, metric, spare)
-    for j in range(n):
-        spread = max(dot(images[j], residuals[j]), np.float32(0))
-        spreads[j, 0], spreads[j, 1] = _HALF * spread, np.float32(0.5 * math.log2(spread))
+    for c in range(len(means)):
+        total = np.float32(0)
+        for j in range(bounds[c], bounds[c + 1]):
+            spread = max(dot(images[j], residuals[j]), np.float32(0))
+            spreads[j, 0], spreads[j, 1] = _HALF * spread, np.float32(0.5 * math.log2(spread))
+            total += spread
+        mean_spreads[c] = total / max(bounds[c + 1] - bounds[c], 1)
 
 
 @jit

@@ -74,6 +74,7 @@ def summarise(
     summaries: Array,
     biases: Array,
     lists: Places,
+    firsts: Integers,
     sizes: Integers,
 ) -> None:
     """Choose the keys that each group meets exactly, and sum up the others by cluster.
@@ -91,6 +92,7 @@ def summarise(
         summaries: μ and V, ``(GROUPS, C, d + d_v)``; written, as is all that follows.
         biases: log₂ A − rᵀμ log₂ e, ``(GROUPS, C)``; about `LOWEST` where all keys are exact.
         lists: rows of the exact keys, ``(GROUPS, n + ROWS or more)``, and some row at `ROWS` further places.
+        firsts: the place in the list from which on exact keys belong to each cluster, ``(GROUPS, C + 1)``.
         sizes: number of exact keys, ``(GROUPS,)``.
     """
     dim, largest = metric.shape[0], 0
@@ -105,6 +107,7 @@ def summarise(
     sizes[:] = 0
     for c in range(len(centres)):
         first, n = bounds[c], bounds[c + 1] - bounds[c]
+        firsts[:, c] = sizes
         fill(tops, _NONE)
         for j in range(n):
             _tilt(
@@ -137,6 +140,7 @@ def summarise(
                 shift = min(_HALF * widths[i] * dot(image[i], offset[i]), _LARGEST)
                 log_mass = np.float32(math.log2(masses[i])) + tops[i] - shift
                 biases[i, c] = log_mass - dot(means[i], summaries[i, c])
+    firsts[:, len(centres)] = sizes
     for i in range(GROUPS):
         lists[i, sizes[i] : sizes[i] + ROWS] = 0
 

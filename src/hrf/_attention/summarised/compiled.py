@@ -13,7 +13,7 @@ from torch import Tensor
 from hrf import tuning
 from hrf._attention import loops
 from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.plan import Plan, log_limits
+from hrf._attention.summarised.plan import Plan, log_limits, opening_limits
 from hrf._attention.summarised.tree import Parts
 
 __all__ = ["Compiled", "serves"]
@@ -95,22 +95,27 @@ class Compiled:
         self._order = torch.empty(n, length, dtype=torch.long)
         self._bounds = torch.empty(n, n_groups + 1, dtype=torch.long)
         self._means, self._widths = heads.x.new_empty(n, n_groups, dim), heads.x.new_empty(n, n_groups)
-        self._metrics = heads.x.new_empty(n, dim, dim)
+        self._query_widths, self._metrics = heads.x.new_empty(n, length), heads.x.new_empty(n, dim, dim)
         self._key_order = torch.empty(n, n_keys, dtype=torch.long)
         self._key_bounds = torch.empty(n, n_clusters + 1, dtype=torch.long)
         self._centres = heads.x.new_empty(n, n_clusters, dim)
-        self._spreads = heads.x.new_empty(n, n_keys, 2)
-        self._sizes = torch.zeros(n, n_groups, dtype=torch.long)
+        self._spreads, self._mean_spreads = (
+            heads.x.new_empty(n, n_keys, 2),
+            heads.x.new_empty(n, n_clusters),
+        )
+        self._sizes, self._met = (torch.zeros(n, n_groups, dtype=torch.long) for _ in range(2))
         self.out = heads.x.new_zeros(n, length, width)
         counts, key_counts = heads.queries.sum(-1), heads.keys.sum(-1)
         limits, some = log_limits(tolerance, key_counts) / math.log(2), len(self._buffers.x)
-        exact = []
+        exact, opened = [], []
         for first in range(0, n, some):
             own = slice(first, min(first + some, n))
             self._find_parts(own, counts.tolist(), key_counts.tolist())
-            exact.append(self._attend(own, limits, keep))
-        self._exact = torch.cat(exact)
-        pairs = (self._sizes * self._bounds.diff()).sum(-1)
+            found = self._attend(own, limits, opening_limits(tolerance), keep)
+            exact.append(found[0])
+            opened.append(found[1])
+        self._exact, self._opened = torch.cat(exact), torch.cat(opened)
+        pairs = (self._sizes * self._bounds.diff() + self._met).sum(-1)
         self.share = pairs / (counts * key_counts).clamp(min=1)
 
     def _find_parts(self, heads: slice, counts: list[int], key_counts: list[int]) -> None:
@@ -119,8 +124,10 @@ class Compiled:
 
         tensors = self._heads[:5], self._buffers
         (x, y, v, queries, keys), buffers = ([t.detach().numpy() for t in group] for group in tensors)
-        of_groups = loops.arrays(self._order, self._bounds, self._means, self._widths, self._metrics)
-        of_clusters = loops.arrays(self._key_order, self._key_bounds, self._centres, self._spreads)
+        widths = self._widths, self._query_widths
+        of_groups = loops.arrays(self._order, self._bounds, self._means, *widths, self._metrics)
+        spreads = self._spreads, self._mean_spreads
+        of_clusters = loops.arrays(self._key_order, self._key_bounds, self._centres, *spreads)
         group_levels, levels = (t.shape[1].bit_length() - 1 for t in (self._means, self._centres))
 
         def prepare(h: int) -> None:
@@ -136,16 +143,17 @@ class Compiled:
 
         loops.each(prepare, [(h,) for h in range(heads.start, heads.stop)])
 
-    def _attend(self, heads: slice, limits: Tensor, keep: bool) -> Tensor:
-        """Write the outputs and the numbers of exact keys; return the exact keys, if wanted."""
+    def _attend(self, heads: slice, limits: Tensor, opening: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+        """Write the outputs and the numbers of exact pairs; return exact keys and opened clusters, if wanted."""
         from hrf._attention.loops.summaries import GROUPS
         from hrf._attention.loops.summarised import attend
 
         n, n_groups = heads.stop - heads.start, self._sizes.shape[1]
         jobs = torch.cartesian_prod(torch.arange(n), torch.arange(0, n_groups, GROUPS))
         tasks = jobs.tensor_split(min(len(jobs), tuning.SUMMARY_TASKS_PER_THREAD * torch.get_num_threads()))
-        of_queries = self._order, self._bounds, self._means, self._widths, self._metrics
-        of_keys = self._key_bounds, self._centres, self._spreads
+        widths = self._widths, self._query_widths
+        of_queries = self._order, self._bounds, self._means, *widths, self._metrics
+        of_keys = self._key_bounds, self._centres, self._spreads, self._mean_spreads
         queries, keys = (t[:n] for t in self._buffers[4:])
         arrays = loops.arrays(
             queries,
@@ -153,16 +161,22 @@ class Compiled:
             keys,
             *(t[heads] for t in of_keys),
             limits[heads].to(keys.dtype),
+            opening[heads].to(keys.dtype),
             self.out[heads],
             self._sizes[heads],
+            self._met[heads],
         )
-        found: list[Tensor] = [torch.empty(0)] * len(tasks)
+        nothing = torch.empty(0, dtype=torch.int32), torch.empty(0, 3, dtype=torch.int32)
+        found = [nothing] * len(tasks)
 
         def work(i: int) -> None:
-            found[i] = torch.from_numpy(attend(*(tasks[i].numpy(), *arrays, keep)))
+            exact, opened = attend(*(tasks[i].numpy(), *arrays, keep))
+            found[i] = torch.from_numpy(exact), torch.from_numpy(opened)
 
         loops.each(work, [(i,) for i in range(len(tasks))])
-        return torch.cat(found).long()
+        exact, opened = (torch.cat(parts).long() for parts in zip(*found, strict=True))
+        opened[:, 0] += heads.start
+        return exact, opened
 
     def plan(self) -> Plan:
         """Return the plan."""
@@ -175,7 +189,16 @@ class Compiled:
         firsts = (self._key_bounds[:, :-1] + rows * torch.arange(len(self._sizes))[:, None]).flatten()
         found = torch.searchsorted(firsts, self._exact + rows * head, right=True) - 1
         cluster, first = found % self._centres.shape[1], self._key_bounds[:, :-1].flatten()[found]
-        return Plan(groups, clusters, starts, cluster * clusters.tokens.shape[-1] + self._exact - first)
+        exact = cluster * clusters.tokens.shape[-1] + self._exact - first
+        return Plan(groups, clusters, starts, exact, self._opened_places(groups.tokens.shape))
+
+    def _opened_places(self, shape: torch.Size) -> Tensor:
+        """Return `Plan.opened`, from heads, rows and clusters."""
+        head, row, cluster = self._opened.mT.contiguous()
+        bounds = self._bounds[head]
+        group = torch.searchsorted(bounds, row[:, None], right=True)[:, 0] - 1
+        place = (head * shape[1] + group) * shape[2] + row - bounds.gather(1, group[:, None])[:, 0]
+        return torch.stack([place, cluster], -1)
 
 
 def _take(u: Array, real: NDArray[np.bool_], factor: float, out: Array) -> NDArray[np.int64]:

@@ -14,7 +14,8 @@ from hrf._attention.recompute import recompute
 from hrf._attention.summarised.compiled import Compiled, serves
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.method import SummarisedAttention
-from hrf._attention.summarised.plan import Plan, make_plan, make_trees
+from hrf._attention.summarised.opening import make_plan
+from hrf._attention.summarised.plan import Plan, make_trees
 from hrf._attention.summarised.prediction import predicted_error, tolerance_for
 from hrf._attention.summarised.read import read
 from hrf._attention.summarised.report import SummaryCall
@@ -138,4 +139,6 @@ def _share(plan: Plan) -> Tensor:
     """Return the share of exact pairs of each head, ``(N,)``."""
     sizes = plan.groups.filled.sum(-1)  # (N, G)
     pairs = (plan.starts.diff().reshape(sizes.shape) * sizes).sum(-1)
+    head = plan.opened[:, 0] // plan.groups.tokens[0].numel()
+    pairs = pairs.index_add(0, head, plan.unmet(slice(None)).sum(-1))
     return pairs / (sizes.sum(-1) * plan.clusters.filled.sum((1, 2)))

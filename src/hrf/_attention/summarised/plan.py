@@ -1,4 +1,4 @@
-"""The plan of a call: groups, clusters, and which keys each group meets exactly. Constants to the gradient."""
+"""The plan of a call: groups, clusters, and which keys are met exactly. Constants to the gradient."""
 
 from __future__ import annotations
 
@@ -20,29 +20,35 @@ __all__ = [
     "log_errors",
     "log_limits",
     "log_weights",
-    "make_plan",
     "make_trees",
+    "opening_limits",
 ]
 
 USUAL = 512  # keys for which a tolerance of 1 allows 1/512 per key
+OPENING = 32  # a tolerance of 1 allows a cluster to be wrong by 1/32 of a query's mass
 
 
 class Plan(NamedTuple):
     """Groups, clusters and exact pairs of N heads.
 
-    Group i of head n meets the keys ``exact[starts[n·G + i] : starts[n·G + i + 1]]`` exactly.
+    Group i of head n meets the keys ``exact[starts[n·G + i] : starts[n·G + i + 1]]`` exactly. A query of ``opened``
+    also meets the other keys of that cluster.
 
     Attributes:
         groups: parts of the queries, ``(N, G, ·)``.
         clusters: parts of the keys, ``(N, C, ·)``.
         starts: ``(N·G + 1,)``.
-        exact: places of keys among the clusters, ``(pairs,)``: place c·width + k is key ``clusters.tokens[n, c, k]``.
+        exact: places of keys among the clusters, ``(pairs,)``: place c·width + k is key ``clusters.tokens[n, c, k]``;
+            ascending within a group.
+        opened: places of queries among the groups of all heads, and clusters that they open, ``(·, 2)``: place
+            (n·G + i)·width + k is query ``groups.tokens[n, i, k]``.
     """
 
     groups: Parts
     clusters: Parts
     starts: Tensor
     exact: Tensor
+    opened: Tensor
 
     def is_exact(self, block: slice) -> Tensor:
         """Booleans ``(N, groups of the block, C, width)``: which keys the groups meet exactly."""
@@ -58,6 +64,31 @@ class Plan(NamedTuple):
         mask = torch.zeros(len(rows), shape.numel(), dtype=torch.bool, device=rows.device)
         mask[row, self.exact[pair]] = True
         return mask.reshape(n, -1, *shape)
+
+    def is_opened(self, block: slice) -> Tensor:
+        """Booleans ``(N, groups of the block, queries, C)``: which clusters the queries open."""
+        n, n_groups, width = self.groups.tokens.shape
+        row, place = self.opened[:, 0] // width, self.opened[:, 0] % width
+        head, group = row // n_groups, row % n_groups
+        first, last, _ = block.indices(n_groups)
+        own = (group >= first) & (group < last)
+        shape = n, last - first, width, self.clusters.tokens.shape[1]
+        mask = torch.zeros(shape, dtype=torch.bool, device=row.device)
+        mask[head[own], group[own] - first, place[own], self.opened[own, 1]] = True
+        return mask
+
+    def unmet(self, some: slice) -> Tensor:
+        """Booleans ``(openings, width)``: which keys of some opened clusters the group does not meet already."""
+        place, cluster = self.opened[some].unbind(-1)
+        _, n_clusters, width = self.clusters.tokens.shape
+        row, n_groups = place // self.groups.tokens.shape[2], self.groups.tokens.shape[1]
+        per_head = n_clusters * width
+        every = torch.arange(len(self.starts) - 1, device=row.device).repeat_interleave(self.starts.diff())
+        codes = every * per_head + self.exact  # ascending
+        wanted = (row * per_head + cluster * width)[:, None] + torch.arange(width, device=row.device)
+        at = torch.searchsorted(codes, wanted)
+        met = codes[at.clamp(max=max(len(codes) - 1, 0))] == wanted if len(codes) else wanted < 0
+        return self.clusters.filled[row // n_groups, cluster] & ~met
 
 
 def blocks_of_groups(n_groups: int, floats_per_group: int) -> list[slice]:
@@ -96,6 +127,11 @@ def log_limits(tolerance: Tensor, n_keys: Tensor) -> Tensor:
     return tolerance.log() - 0.75 * count.log() - 0.25 * math.log(USUAL)
 
 
+def opening_limits(tolerance: Tensor) -> Tensor:
+    """Return τ/32, the share of a query's mass by which the summary of a cluster may be wrong."""
+    return tolerance / OPENING
+
+
 def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Parts, QueryGroups, KeyClusters]:
     """Group the queries in the metric of the keys, and cluster the keys in the metric of the residuals."""
     root = root_of_metric(covariance(heads.y, heads.keys))
@@ -109,7 +145,7 @@ def make_trees(heads: Heads, n_groups: int, n_clusters: int) -> tuple[Parts, Par
 def exact_plan(
     trees: tuple[Parts, Parts], groups: QueryGroups, clusters: KeyClusters, tolerance: Tensor
 ) -> Plan:
-    """Choose the exact pairs; ``tolerance (N,)`` is τ per head.
+    """Choose the exact keys of each group; ``tolerance (N,)`` is τ per head. No query opens a cluster yet.
 
     Key j is exact for group i where the share of the mass times √expm1(γᵢd²ⱼ) is at least the limit.
     """
@@ -127,11 +163,5 @@ def exact_plan(
     row, order = torch.cat(rows).sort(stable=True)
     sizes = torch.bincount(row, minlength=n * n_groups)
     starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    return Plan(of_queries, of_keys, starts, torch.cat(places)[order])
-
-
-def make_plan(heads: Heads, n_groups: int, n_clusters: int, tolerance: Tensor) -> Plan:
-    """Choose groups, clusters and exact pairs; ``tolerance (N,)`` is τ per head."""
-    with torch.no_grad():
-        *trees, groups, clusters = make_trees(heads, n_groups, n_clusters)
-    return exact_plan((trees[0], trees[1]), groups, clusters, tolerance)
+    nothing = torch.empty(0, 2, dtype=torch.long, device=starts.device)
+    return Plan(of_queries, of_keys, starts, torch.cat(places)[order], nothing)

@@ -108,7 +108,8 @@ def _by_query(heads: Heads, plan: Plan) -> Tensor:
     for block in blocks_of_groups(groups.mean.shape[1], plan.clusters.tokens.numel()):
         errors = _errors(groups, clusters, (plan.groups, plan.clusters), block)
         summarised = errors.square.masked_fill(plan.is_exact(block), 0).sum(-1)  # (N, g, C)
-        found.append(errors.growth @ summarised[..., None])
+        growth = errors.growth.masked_fill(plan.is_opened(block), 0)
+        found.append(growth @ summarised[..., None])
     return plan.groups.put(torch.cat(found, 1), heads.x.shape[1])[..., 0]
 
 

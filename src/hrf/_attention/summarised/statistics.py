@@ -24,12 +24,14 @@ class QueryGroups(NamedTuple):
         mean: rᵢ, ``(N, G, d)``.
         residual: δ, ``(N, G, width, d)``, zeros at places without query.
         width: γᵢ = mean of δᵀ Σ_y δ over the group, over the same mean of all queries; ``(N, G)``.
+        query_width: γ(x) = δᵀ Σ_y δ of each query, over the same mean; ``(N, G, width)``.
         metric: Σ_δ, ``(N, d, d)``.
     """
 
     mean: Tensor
     residual: Tensor
     width: Tensor
+    query_width: Tensor
     metric: Tensor
 
 
@@ -66,10 +68,11 @@ def groups_of(heads: Heads, parts: Parts) -> QueryGroups:
     flat = residual.flatten(1, 2)
     count = some.sum((1, 2)).clamp(min=1)[..., None]
     metric = flat.mT @ flat / count
-    lengths = ((residual @ covariance(heads.y, heads.keys)[:, None]) * residual).sum((-2, -1))  # (N, G)
-    pooled = lengths.sum(-1, keepdim=True) / count[..., 0]
-    width = lengths / sizes[..., 0] / pooled.clamp(min=torch.finfo(pooled.dtype).tiny)
-    return QueryGroups(mean, residual, width, metric)
+    lengths = ((residual @ covariance(heads.y, heads.keys)[:, None]) * residual).sum(-1)  # (N, G, width)
+    pooled = lengths.sum((1, 2))[:, None, None] / count
+    query_width = lengths / pooled.clamp(min=torch.finfo(pooled.dtype).tiny)
+    width = query_width.sum(-1) / sizes[..., 0]
+    return QueryGroups(mean, residual, width, query_width, metric)
 
 
 def clusters_of(heads: Heads, parts: Parts, metric: Tensor) -> KeyClusters:
