@@ -11,6 +11,7 @@ from attention.summarised.cases import exact, random_heads
 from hrf._attention.summarised import engine
 from hrf._attention.summarised.compiled import Compiled, serves
 from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.opening import with_opened
 from hrf._attention.summarised.plan import log_errors, log_limits, log_weights
 from hrf._attention.summarised.read import read
 from hrf._attention.summarised.statistics import clusters_of, groups_of
@@ -51,6 +52,7 @@ def test_outputs_are_those_of_the_plan(case, size):
     wide = Heads(*(t.double() for t in heads[:3]), *heads[3:])
     assert (found.out - read(wide, plan)).abs().max() <= rounding(heads)
     pairs = int((plan.starts.diff() * plan.groups.filled.sum(-1).flatten()).sum())
+    pairs += int(plan.unmet(slice(None)).sum())
     every = heads.queries.sum(-1) * heads.keys.sum(-1)
     assert float((found.share * every).sum()) == pytest.approx(pairs, rel=1e-5)
 
@@ -80,6 +82,19 @@ def test_exact_keys_are_those_above_the_tolerance():
     assert not (chosen & (errors < -near)).any()
     assert not (~chosen & (errors > near)).any()
     assert 0 < float(chosen.float().mean()) < 0.9
+
+
+def test_queries_open_the_clusters_above_the_tolerance():
+    heads, tolerance = single(random_heads(2, 200, 300, 16, 8)), 4.0
+    plan = compiled(heads, 16, 16, tolerance).plan()
+    none = plan._replace(opened=plan.opened[:0])
+    wide = Heads(*(t.double() for t in heads[:3]), *heads[3:])
+    most, least = (
+        set(map(tuple, with_opened(wide, none, torch.full((2,), t * tolerance)).opened.tolist()))
+        for t in (1 - 1e-3, 1 + 1e-3)  # far more than the rounding of float32
+    )
+    assert least <= set(map(tuple, plan.opened.tolist())) <= most
+    assert len(least) > 0
 
 
 @pytest.mark.parametrize("size", [1.0, 8.0])

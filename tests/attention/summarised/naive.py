@@ -20,6 +20,13 @@ def exact_keys(plan: Plan, head: int, group: int) -> set[int]:
     return set(plan.clusters.tokens[head].flatten()[places].tolist())
 
 
+def opened_by(plan: Plan, head: int, group: int, place: int) -> set[int]:
+    """Clusters that a query opens."""
+    row = head * plan.groups.tokens.shape[1] + group
+    query = row * plan.groups.tokens.shape[2] + place
+    return {c for q, c in plan.opened.tolist() if q == query}
+
+
 def naive(heads: Heads, plan: Plan) -> Tensor:
     """Return ``(N, L, d_v)``, zeros for padding."""
     return torch.stack([_head(heads, plan, n) for n in range(len(heads.x))])
@@ -43,9 +50,15 @@ def _head(heads: Heads, plan: Plan, n: int) -> Tensor:
             _summary(x[group].mean(0), gamma, metric, y[c], v[c], [int(t) not in exact for t in c])
             for c in clusters
         ]
-        for token, delta in zip(group.tolist(), residuals[i], strict=True):
-            pairs = [(x[token] @ y[j], v[j]) for j in exact]
-            pairs += [(a + delta @ mu, value) for a, mu, value in summaries if a is not None]
+        for place, (token, delta) in enumerate(zip(group.tolist(), residuals[i], strict=True)):
+            opened = opened_by(plan, n, i, place)
+            met = exact | {int(j) for c in opened for j in clusters[c]}
+            pairs = [(x[token] @ y[j], v[j]) for j in met]
+            pairs += [
+                (a + delta @ mu, value)
+                for c, (a, mu, value) in enumerate(summaries)
+                if a is not None and c not in opened
+            ]
             logits, values = (torch.stack(u) for u in zip(*pairs, strict=True))
             outputs[token] = logits.softmax(0) @ values
     return torch.stack(outputs)

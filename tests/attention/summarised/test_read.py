@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 import torch
 
 from attention.summarised.cases import exact, random_heads
-from attention.summarised.naive import exact_keys, members, naive
+from attention.summarised.naive import exact_keys, members, naive, opened_by
 from hrf import tuning
 from hrf._attention.summarised.opening import make_plan
-from hrf._attention.summarised.read import read
+from hrf._attention.summarised.read import read, summary_logits, sums_and_scales
 from hrf._attention.summarised.statistics import clusters_of, groups_of
 
 ROUNDING = 1e-9  # float64 through sums of some hundred terms and quotients
@@ -70,6 +71,33 @@ def test_exact_keys_are_those_above_the_tolerance():
             counts.append(len(expected))
     assert min(counts) > 0
     assert max(counts) < 70
+
+
+def test_queries_open_the_clusters_above_the_tolerance():
+    heads = random_heads(2, 60, 70, 5, 3)
+    tolerances = torch.tensor([4.0, 8.0], dtype=torch.float64)
+    plan = make_plan(heads, 4, 8, tolerances)
+    closed = plan._replace(opened=plan.opened[:0])
+    groups = groups_of(heads, plan.groups)
+    clusters = clusters_of(heads, plan.clusters, groups.metric)
+    logits = summary_logits(groups, clusters, closed, slice(None))[0]
+    sums, scale = sums_and_scales(groups, clusters, closed)
+    n_opened = 0
+    for n, i in product(range(2), range(4)):
+        spread = torch.cov(heads.y[n][heads.keys[n]].T, correction=0)
+        lengths = torch.einsum("igd,de,ige->ig", groups.residual[n], spread, groups.residual[n])
+        mean_length = lengths.sum() / heads.queries[n].sum()
+        for place in range(len(members(plan.groups, n)[i])):
+            total = scale[n, i, place, 0] + sums[n, i, place, -1].log()
+            expected = set()
+            for c, tokens in enumerate(members(plan.clusters, n)):
+                variance = lengths[i, place] / mean_length * clusters.spread[n, c, : len(tokens)].mean()
+                share = (logits[n, i, place, c] - total).exp()
+                if share > 0 and share * variance.expm1().sqrt() >= tolerances[n] / 16:
+                    expected.add(c)
+            assert opened_by(plan, n, i, place) == expected
+            n_opened += len(expected)
+    assert 0 < n_opened < 120 * 8 / 2
 
 
 def test_error_falls_with_the_tolerance():

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
 from hrf._attention.loops.rows import clear, copy, decrease, dot, increase, scale
-from hrf._attention.loops.trees import balanced, covariance, root
+from hrf._attention.loops.subspace import covariance, leading
+from hrf._attention.loops.trees import balanced
 
 __all__ = ["cluster_keys", "group_queries"]
 
@@ -56,14 +57,9 @@ def group_queries(
         metric: Σ_δ, ``(d, d)``.
     """
     n, dim = x.shape
-    of_keys, factor, mean = (
-        np.empty((dim, dim), x.dtype),
-        np.empty((dim, dim), x.dtype),
-        np.empty(dim, x.dtype),
-    )
+    of_keys, mean = np.empty((dim, dim), x.dtype), np.empty(dim, x.dtype)
     covariance(y, mean, of_keys)
-    root(of_keys, factor)
-    balanced(_times(x, factor, spare), more[:n], levels, order[:n], bounds)
+    _cut(x, of_keys, spare, more, levels, order[:n], bounds)
     _sort(x, tokens, order, rows)
     residuals = x
     _centre(rows[:n], bounds, means, residuals)
@@ -118,9 +114,7 @@ def cluster_keys(
         mean_spreads: mean of d² over each cluster, ``(2^levels,)``.
     """
     n, dim = y.shape
-    factor = np.empty((dim, dim), y.dtype)
-    root(metric, factor)
-    balanced(_times(y, factor, spare), more[:n], levels, order[:n], bounds)
+    _cut(y, metric, spare, more, levels, order[:n], bounds)
     _sort(y, tokens, order, rows)
     for j in range(n):
         copy(v[order[j]], rows[j, dim:])
@@ -136,6 +130,18 @@ def cluster_keys(
             spreads[j, 0], spreads[j, 1] = _HALF * spread, np.float32(0.5 * math.log2(spread))
             total += spread
         mean_spreads[c] = total / max(bounds[c + 1] - bounds[c], 1)
+
+
+@jit
+def _cut(
+    u: Array, metric: Array, spare: Array, more: Array, levels: int, order: Integers, bounds: Integers
+) -> None:
+    """Cut vectors into 2^levels parts that are near each other in a metric; write ``order`` and ``bounds``."""
+    factor = leading(u, metric)
+    width = factor.shape[1]
+    rows = spare.reshape(-1)[: len(spare) * width].reshape(-1, width)
+    others = more.reshape(-1)[: len(u) * width].reshape(-1, width)
+    balanced(_times(u, factor, rows), others, levels, order, bounds)
 
 
 @jit
@@ -162,7 +168,7 @@ def _centre(rows: Array, bounds: Integers, means: Array, out: Array) -> None:
 
 @jit
 def _times(rows: Array, matrix: Array, out: Array) -> Array:
-    """Write ``rows (n, d) @ matrix (d, d)`` to the first n rows of ``out``, and return them."""
+    """Write ``rows (n, d) @ matrix (d, ·)`` to the first n rows of ``out``, and return them."""
     n, whole = len(rows), len(rows) // ROWS * ROWS
     clear(out[: n + -n % ROWS].reshape(-1))
     add_product(out[:whole], rows[:whole], matrix)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
-from hrf._attention.loops.rows import add_scaled, dot, scale
+from hrf._attention.loops.rows import add_scaled, clear, dot, increase, scale
 from hrf._attention.loops.summaries import LOG2E
 
 __all__ = ["ROOM", "Clusters", "Sums", "find_opened", "open_clusters"]
@@ -88,8 +88,10 @@ def find_opened(
         if not _any(weights[c], least):
             continue
         for i in range(len(widths)):
+            if weights[c, i] < least[i]:
+                continue
             mass = limit * (sums.masses[i] + sums.read[i])
-            if weights[c, i] >= max(mass / _deviation(widths[i] * spreads[c]), _TINY):
+            if weights[c, i] * _deviation(widths[i] * spreads[c]) >= mass:
                 hits[count, 0], hits[count, 1] = c, i
                 count += 1
     return count
@@ -112,40 +114,40 @@ def _deviation(variance: float) -> float:
 @jit
 def open_clusters(x: Array, clusters: Clusters, weights: Array, sums: Sums, hits: Places) -> int:
     """Replace summaries by their keys, for all ``hits``; return how many keys the queries meet."""
+    if len(hits) == 0:
+        return 0
     for hit in range(len(hits)):
         weights[hits[hit, 0], hits[hit, 1]] = 0
+    # Summed anew: a difference could lose all digits.
+    clear(sums.read)
+    for c in range(len(weights)):
+        increase(sums.read, weights[c])
+    met, keys = 0, clusters.keys
     for hit in range(len(hits)):
-        i = hits[hit, 1]
-        # Summed anew: a difference could lose all digits.
-        sums.read[i] = 0
-        for c in range(len(weights)):
-            sums.read[i] += weights[c, i]
-    met = 0
-    for hit in range(len(hits)):
-        c, i = hits[hit]
-        place = clusters.firsts[c]
+        c, i = hits[hit, 0], hits[hit, 1]
+        place, last = clusters.firsts[c], clusters.firsts[c + 1]
         for row in range(clusters.bounds[c], clusters.bounds[c + 1]):
-            if place < clusters.firsts[c + 1] and clusters.exact[place] == row:
+            if place < last and clusters.exact[place] == row:
                 place += 1
-            else:
-                _meet(x[i], clusters.keys[row], weights, sums, i)
-                met += 1
+                continue
+            t = LOG2E * dot(x[i], keys[row]) - sums.tops[i]
+            if t > ROOM:
+                _raise_scale(weights, sums, i, t)
+                t = np.float32(0)
+            weight = exp2(t)
+            sums.masses[i] += weight
+            add_scaled(sums.totals[i], keys[row, x.shape[1] :], weight)
+            met += 1
     return met
 
 
 @jit
-def _meet(x: Array, key: Array, weights: Array, sums: Sums, i: int) -> None:
-    """Add one key to the sums of query i."""
-    t = LOG2E * dot(x, key) - sums.tops[i]
-    if t > ROOM:
-        step = exp2(-min(t, np.float32(127)))
-        sums.tops[i] += t
-        sums.masses[i] *= step
-        sums.read[i] *= step
-        scale(sums.totals[i], step)
-        for c in range(len(weights)):
-            weights[c, i] *= step
-        t = np.float32(0)
-    weight = exp2(t)
-    sums.masses[i] += weight
-    add_scaled(sums.totals[i], key[len(x) :], weight)
+def _raise_scale(weights: Array, sums: Sums, i: int, step: float) -> None:
+    """Raise the scale of query i by log₂ ``step``."""
+    factor = exp2(-min(step, np.float32(127)))
+    sums.tops[i] += step
+    sums.masses[i] *= factor
+    sums.read[i] *= factor
+    scale(sums.totals[i], factor)
+    for c in range(len(weights)):
+        weights[c, i] *= factor

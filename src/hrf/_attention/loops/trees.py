@@ -13,7 +13,7 @@ from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import add_product_transposed, add_row_product
 from hrf._attention.loops.rows import clear, copy, decrease, dot, increase, scale
 
-__all__ = ["balanced", "covariance", "root"]
+__all__ = ["balanced"]
 
 Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -22,7 +22,6 @@ _SAMPLE = 64  # vectors that a direction is found from
 _ITERATIONS = 6  # of the power method, an even number
 _BINS = 256
 _SPREADS = np.float32(3)  # standard deviations on both sides that bins cover
-_JITTER = np.float32(1e-5)  # of the trace
 _TINY = np.float32(1e-30)
 
 
@@ -136,41 +135,3 @@ def _cut(
         left, right = left + goes_left, right + (not goes_left)
         to_order[to] = order[first + j]
         copy(u[first + j], to_rows[to])
-
-
-@jit
-def covariance(u: Array, mean: Array, out: Array) -> None:
-    """Write the mean of the rows ``u (n, d)`` and their covariance, ``(d, d)``."""
-    n, dim = u.shape
-    clear(mean)
-    clear(out.reshape(-1))
-    for j in range(n):
-        increase(mean, u[j])
-    inverse = np.float32(1) / max(n, 1)
-    scale(mean, inverse)
-    block = np.zeros((_SAMPLE, dim), u.dtype)
-    for start in range(0, n, _SAMPLE):
-        some = min(_SAMPLE, n - start)
-        for j in range(some):
-            copy(u[start + j], block[j])
-            decrease(block[j], mean)
-        add_product_transposed(out, block[:some], block[:some])
-    scale(out.reshape(-1), inverse)
-
-
-@jit
-def root(metric: Array, out: Array) -> None:
-    """Write the Cholesky root R of a metric with some jitter, R Rᵀ = metric: ``|u R|²`` is uᵀ metric u."""
-    dim, trace = len(metric), np.float32(0)
-    for i in range(dim):
-        trace += metric[i, i]
-    clear(out.reshape(-1))
-    for i in range(dim):
-        for j in range(i + 1):
-            total = metric[i, j]
-            for k in range(j):
-                total -= out[i, k] * out[j, k]
-            if i == j:
-                out[i, i] = np.sqrt(max(total + _JITTER * trace, _TINY))
-            else:
-                out[i, j] = total / out[j, j]

@@ -4,7 +4,7 @@ Exact keys are chosen for a whole group, from the weights of its mean query. A q
 its mass in a cluster of which the group sees little. After reading, the share p_c(x) of every summary is known, so a
 query opens cluster c, and meets its keys one by one, where
 
-    p_c(x) √expm1(γ(x) d²_c)  ≥  τ / 32        γ(x) = δᵀ Σ_y δ over its mean, d²_c the mean of d² over the cluster
+    p_c(x) √expm1(γ(x) d²_c)  ≥  τ / 16        γ(x) = δᵀ Σ_y δ over its mean, d²_c the mean of d² over the cluster
 
 that is share of the mass times relative standard deviation of a log-normal weight, as in the rule for keys.
 """

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 USUAL = 512  # keys for which a tolerance of 1 allows 1/512 per key
-OPENING = 32  # a tolerance of 1 allows a cluster to be wrong by 1/32 of a query's mass
+OPENING = 16  # a tolerance of 1 allows a cluster to be wrong by 1/16 of a query's mass
 
 
 class Plan(NamedTuple):
@@ -128,7 +128,7 @@ def log_limits(tolerance: Tensor, n_keys: Tensor) -> Tensor:
 
 
 def opening_limits(tolerance: Tensor) -> Tensor:
-    """Return τ/32, the share of a query's mass by which the summary of a cluster may be wrong."""
+    """Return τ/16, the share of a query's mass by which the summary of a cluster may be wrong."""
     return tolerance / OPENING
 
 
