@@ -104,8 +104,10 @@ class Compiled:
             heads.x.new_empty(n, n_clusters),
         )
         self._sizes, self._met = (torch.zeros(n, n_groups, dtype=torch.long) for _ in range(2))
-        self.out = heads.x.new_zeros(n, length, width)
         counts, key_counts = heads.queries.sum(-1), heads.keys.sum(-1)
+        # Outputs of all queries are written; those of padding stay.
+        allocate = heads.x.new_empty if bool((counts == length).all()) else heads.x.new_zeros
+        self.out = allocate(n, length, width)
         limits, some = log_limits(tolerance, key_counts) / math.log(2), len(self._buffers.x)
         exact, opened = [], []
         for first in range(0, n, some):

@@ -20,7 +20,9 @@ class SummarisedAttention:
     summary of each cluster (mass, mean key and mean value under the weights of the mean query), and meets some keys
     exactly: key j if its share of the group's mass, times the relative standard deviation √expm1(γ d²) of what the
     summary would get wrong (log-normal, with γ d² the variance of the logit), is at least τ/S · ⁴√(S/512), for S keys
-    and τ the ``tolerance``. Give an instance to `hrf.attention` in place of a feature map.
+    and τ the ``tolerance``. A single query opens a cluster, and meets its keys one by one, if the summary has a share
+    of the query's own mass that, times the same deviation for this query, is at least τ/16. Give an instance to
+    `hrf.attention` in place of a feature map.
 
     Gradients are exact for groups, clusters and exact pairs held fixed.
 
