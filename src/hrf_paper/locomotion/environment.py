@@ -79,7 +79,7 @@ class StepStones(gymnasium.Env[Observation, NDArray[np.float32]]):
             raise ValueError(f"action is {action}; expected two finite numbers")
         stride = self.walker.stride(shifts)
         self._decisions += 1
-        off = sum(min(distance / _NEAR, 1.0) for distance in stride.off)
+        off = float(np.minimum(stride.off / _NEAR, 1).sum())
         reward = min(stride.progress, SPEED * SWING_TIME) - _PENALTY * off
         x = float(self.walker.world.position[0])
         crossed = not stride.fell and x >= self.walker.field.distance

@@ -28,14 +28,12 @@ class StoneField:
         width: width of all stones.
         lengths: shortest and longest stone.
         gaps: smallest and largest gap; (0, 0) is level ground.
-        floor: depth of a floor in the gaps that cameras do not see, for learning; ``None`` is no floor.
     """
 
     distance: float = 4.0
     width: float = 0.5
     lengths: tuple[float, float] = (0.5, 0.8)
     gaps: tuple[float, float] = (0.1, 0.2)
-    floor: float | None = None
 
     def __post_init__(self) -> None:
         low, high = self.lengths
@@ -47,8 +45,6 @@ class StoneField:
             raise ValueError(
                 f"distance is {self.distance} and width is {self.width}; expected positive lengths"
             )
-        if self.floor is not None and not self.floor > 0:
-            raise ValueError(f"floor is {self.floor}; expected a positive depth, or None for no floor")
 
     @property
     def most_stones(self) -> int:
@@ -67,12 +63,14 @@ def draw_stones(field: StoneField, generator: np.random.Generator) -> Array:
     return np.array(stones)
 
 
-def nearest_ground(stones: Array, x: float, margin: float) -> float:
-    """Return the place next to ``x`` that is on a stone, a margin away from its edges."""
-    places = np.clip(x, stones[:, 0] + margin, stones[:, 1] - margin)
-    return float(places[np.abs(places - x).argmin()])
+def nearest_ground(stones: Array, x: Array, margin: float) -> Array:
+    """Return the places next to ``x``, of any shape, that are on a stone, a margin away from its edges."""
+    places = np.clip(x[..., None], stones[:, 0] + margin, stones[:, 1] - margin)
+    nearest = np.abs(places - x[..., None]).argmin(-1)
+    return np.take_along_axis(places, nearest[..., None], -1)[..., 0]
 
 
-def off_stone(stones: Array, x: float, margin: float = 0.0) -> float:
-    """Return the distance from ``x`` to the nearest stone without its margin, 0 on it."""
-    return abs(nearest_ground(stones, x, margin) - x)
+def off_stone(stones: Array, x: Array, margin: float = 0.0) -> Array:
+    """Return the distance from each ``x`` to the nearest stone without its margin, 0 on it."""
+    distance: Array = np.abs(nearest_ground(stones, x, margin) - x)
+    return distance

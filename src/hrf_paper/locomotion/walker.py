@@ -35,12 +35,12 @@ class Stride(NamedTuple):
 
     Attributes:
         progress: metres that the trunk moved forward.
-        off: distance of each of the two footholds from the nearest stone, in metres.
+        off: distance of the two footholds from the nearest stone, ``(2,)``, in metres.
         fell: whether the robot fell.
     """
 
     progress: float
-    off: tuple[float, float]
+    off: Array
     fell: bool
 
 
@@ -99,8 +99,8 @@ class Walker:
             if fell := self.has_fallen:
                 break
         self._turn = 1 - self._turn
-        front, rear = (off_stone(self.stones, target[leg, 0]) for leg in pair)
-        return Stride(float(world.position[0] - begin), (front, rear), fell)
+        off = off_stone(self.stones, target[pair, 0])
+        return Stride(float(world.position[0] - begin), off, fell)
 
     def _beside(self, left: float) -> Array:
         """Return the footholds' y: sideways, they follow the trunk while the feet swing."""
@@ -147,4 +147,5 @@ class Walker:
 
 def oracle(walker: Walker, margin: float = 0.03) -> Array:
     """Return the smallest shifts ``(2,)`` in metres that bring the next footholds onto stones, which it knows."""
-    return np.array([nearest_ground(walker.stones, x, margin) - x for x in walker.footholds()])
+    footholds = walker.footholds()
+    return nearest_ground(walker.stones, footholds, margin) - footholds

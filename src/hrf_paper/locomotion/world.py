@@ -74,8 +74,6 @@ class World:
         # A longer stone has a second box at its end.
         more = field.most_stones if longest > shortest else 0
         self._extensions = [self._stone(longest - shortest) for _ in range(more)]
-        if field.floor is not None:
-            self._box(20.0, 2.0, (8.0, 0.0, -STONE_HEIGHT / 2 - field.floor))
         self._standing = _standing_angles().tolist()
         self._empty = self.engine.saveState()
 
@@ -92,15 +90,12 @@ class World:
         return robot
 
     def _stone(self, length: float) -> int:
-        return self._box(length, self._field.width, _AWAY)
-
-    def _box(self, length: float, width: float, place: tuple[float, float, float]) -> int:
-        engine, half = self.engine, (length / 2, width / 2, STONE_HEIGHT / 2)
+        engine, half = self.engine, (length / 2, self._field.width / 2, STONE_HEIGHT / 2)
         shape = engine.createCollisionShape(bullet.GEOM_BOX, halfExtents=half)
         look = -1
         if self._visual:
             look = engine.createVisualShape(bullet.GEOM_BOX, halfExtents=half, rgbaColor=_STONE_COLOUR)
-        box: int = engine.createMultiBody(0, shape, look, place)
+        box: int = engine.createMultiBody(0, shape, look, _AWAY)
         engine.changeDynamics(box, -1, lateralFriction=1.0)
         return box
 
