@@ -166,15 +166,18 @@ class ImplicitAttentionPolicy:
         kept = torch.zeros(tokens.shape[:-1], dtype=torch.bool)
         return kept.scatter(-1, received.topk(self.config.kept).indices, True)
 
+    def ranking_flops(self) -> int:
+        """Count the operations of the ranking alone, once there are queries and keys."""
+        return ranking_flops(self.method, self.config.n_patches, self.config.dim)
+
     def flops(self) -> int:
         """Count the operations of a decision: projections, ranking, and the readout of the patches that are kept."""
         c = self.config
         token, dim = self._shapes["query"]
-        ranked = not isinstance(self.method, str) or self.method == "exact"
+        ranked = c.method not in ("uniform", "blind")
         # Projections to queries and keys, and their lengths.
         projections = c.n_patches * 2 * (2 * token * dim + 3 * dim) if ranked else 0
         read = {"blind": 0, "uniform": c.n_patches}.get(c.method, c.kept)
         # Values; per foot and candidate: distance, square, exponential, and a multiply-add.
         readout = read * (2 * token + _FEET * c.candidates * 6)
-        return projections + ranking_flops(self.method, c.n_patches, dim) + readout
-
+        return projections + self.ranking_flops() + readout

@@ -32,9 +32,9 @@ def _within(kind: Callable[..., hrf.FeatureMap], dim: int, generator: Generator)
     return kind(dim, n_projections=fitting[-1], generator=generator)
 
 
-# Numbers are the paper's: m and n of the hybrid, features of FAVOR+ (two per row ω).
+# Numbers are the paper's random projections: rows ω, each of which gives FAVOR+ two features.
 _MAPS: dict[str, _Builder] = {
-    "FAVOR+ 256": lambda dim, generator: hrf.Positive(dim, n_projections=128, generator=generator),
+    "FAVOR+ 256": lambda dim, generator: hrf.Positive(dim, n_projections=256, generator=generator),
     "FAVOR+ small": lambda dim, generator: _within(hrf.Positive, dim, generator),
     "HRF-A (8,8)": lambda dim, generator: hrf.AngularHybrid(dim, **_ANGULAR, generator=generator),
     "Trig small": lambda dim, generator: _within(hrf.Trigonometric, dim, generator),
