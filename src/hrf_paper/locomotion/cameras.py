@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from hrf_paper.locomotion.control import TRUNK_HEIGHT
 
-__all__ = ["HEIGHT", "N_CAMERAS", "RANGE", "WIDTH", "depth_images", "ground_points"]
+__all__ = [
+    "HEIGHT",
+    "N_CAMERAS",
+    "RANGE",
+    "STONE_HEIGHT",
+    "WIDTH",
+    "depth_images",
+    "ground_points",
+    "level_depth",
+]
 
 Array = NDArray[np.float64]
 
@@ -40,14 +49,23 @@ def _rays() -> Array:
 _RAYS = _rays()  # (2, 24, 32, 3)
 
 
+def _level() -> Array:
+    """Return the distance of level ground from an upright trunk along the axes, at most `RANGE`, ``(2, 24, 32)``."""
+    height = TRUNK_HEIGHT + _PLACES[:, 2]
+    return np.minimum(height[:, None, None] / np.maximum(-_RAYS[..., 2], 1e-6), RANGE)
+
+
+def level_depth() -> Array:
+    """Return the images ``(2, 24, 32)`` of level ground from an upright trunk."""
+    return _level() / RANGE
+
+
 def ground_points() -> Array:
     """Return where each pixel sees level ground from an upright trunk, ``(2, 24, 32, 2)``: x and y from the trunk.
 
-    Points are at most `RANGE` away, which is also where rays to the horizon end.
+    Rays to the horizon end at `RANGE`.
     """
-    height = TRUNK_HEIGHT + _PLACES[:, 2]
-    depth = np.minimum(height[:, None, None] / np.maximum(-_RAYS[..., 2], 1e-6), RANGE)
-    return _PLACES[:, None, None, :2] + depth[..., None] * _RAYS[..., :2]
+    return _PLACES[:, None, None, :2] + _level()[..., None] * _RAYS[..., :2]
 
 
 def depth_images(position: Array, rotation: Array, stones: Array, width: float) -> NDArray[np.float32]:

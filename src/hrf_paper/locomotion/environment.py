@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -44,7 +44,7 @@ class StepStones(gymnasium.Env[Observation, NDArray[np.float32]]):
         render_mode: ``"rgb_array"`` for `render`, which needs no display.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 6}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 6}  # noqa: RUF012 (Gymnasium declares it so)
 
     def __init__(
         self, field: StoneField | None = None, *, most_decisions: int = 80, render_mode: str | None = None
@@ -55,12 +55,11 @@ class StepStones(gymnasium.Env[Observation, NDArray[np.float32]]):
             raise ValueError(f"most_decisions is {most_decisions}; expected at least 1")
         self.render_mode, self.most_decisions = render_mode, most_decisions
         self.walker = Walker(StoneField() if field is None else field, visual=render_mode is not None)
-        self.observation_space = spaces.Dict(
-            {
-                "depth": spaces.Box(0, 1, (N_CAMERAS, HEIGHT, WIDTH), np.float32),
-                "footholds": spaces.Box(-10, 10, (2,), np.float32),
-            }
-        )
+        seen: dict[str, gymnasium.Space[Any]] = {
+            "depth": spaces.Box(0, 1, (N_CAMERAS, HEIGHT, WIDTH), np.float32),
+            "footholds": spaces.Box(-10, 10, (2,), np.float32),
+        }
+        self.observation_space = cast("gymnasium.Space[Observation]", spaces.Dict(seen))
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
 
     def reset(
@@ -94,7 +93,7 @@ class StepStones(gymnasium.Env[Observation, NDArray[np.float32]]):
             "footholds": np.clip(footholds, -10, 10).astype(np.float32),
         }
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """Return a picture ``(240, 320, 3)`` of the robot, ``None`` without a render mode."""
         return None if self.render_mode is None else self.walker.world.picture(320, 240)
 

@@ -43,9 +43,7 @@ class PixelMoments:
 
     def merged(self, other: PixelMoments) -> PixelMoments:
         """Add other moments."""
-        return PixelMoments(
-            self.count + other.count, self.total + other.total, self.squares + other.squares
-        )
+        return PixelMoments(self.count + other.count, self.total + other.total, self.squares + other.squares)
 
     def normalised(self, images: Tensor) -> Tensor:
         """Centre and scale images ``(..., 2, 24, 32)``, within three deviations; 0 while nothing has been seen."""

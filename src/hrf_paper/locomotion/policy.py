@@ -126,8 +126,7 @@ class ImplicitAttentionPolicy:
         sizes = [math.prod(shape) for shape in self._shapes.values()]
         parts = parameters.split(sizes)
         return {
-            name: part.reshape(shape)
-            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+            name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 
     @torch.no_grad()

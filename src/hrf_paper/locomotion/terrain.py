@@ -38,7 +38,9 @@ class StoneField:
     def __post_init__(self) -> None:
         low, high = self.lengths
         if not 0 < low <= high <= 2 * low:
-            raise ValueError(f"lengths is {self.lengths}; expected the longest to be up to twice the shortest")
+            raise ValueError(
+                f"lengths is {self.lengths}; expected the longest to be up to twice the shortest"
+            )
         if not 0 <= self.gaps[0] <= self.gaps[1]:
             raise ValueError(f"gaps is {self.gaps}; expected two lengths, the smaller first, from 0 on")
         if not (self.distance > 0 and self.width > 0):

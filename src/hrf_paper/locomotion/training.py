@@ -1,4 +1,4 @@
-"""Train a policy by evolution strategies, in iterations that can be interrupted: a resumed training is bit for bit the same.
+"""Train a policy by evolution strategies; an interrupted training resumes bit for bit.
 
 The first iterations rehearse decisions without the simulation, the last ones walk. Both parameters of a pair meet the
 same terrain. A checkpoint has the parameters, the moments of Adam and of the pixels, and the history.
@@ -243,9 +243,7 @@ class LocomotionTrainer:
         }
         state, moments = self._state, self._moments
         tensors = {"parameters": state.parameters, "mean": state.mean, "square": state.square}
-        save_checkpoint(
-            self.path, tensors | {"pixels": moments.total, "squares": moments.squares}, header
-        )
+        save_checkpoint(self.path, tensors | {"pixels": moments.total, "squares": moments.squares}, header)
 
     def _load(self) -> None:
         tensors, header = load_checkpoint(self.path)

@@ -26,7 +26,10 @@ LARGEST_SHIFT = 0.15  # metres
 TIME_STEP = 0.006
 _CLEARANCE = 0.08  # height of a swing
 _PAIRS = np.array([[0, 3], [1, 2]])  # FR with RL, FL with RR: the front leg first
-_LOW, _TILTED = 0.28, 0.7  # height of the trunk in metres, and roll or pitch, beyond which the robot has fallen
+_LOW, _TILTED = (
+    0.28,
+    0.7,
+)  # height of the trunk in metres, and roll or pitch, beyond which the robot has fallen
 _SETTLE = 10  # time steps on four legs before the first decision
 
 

@@ -66,7 +66,9 @@ class World:
         self.engine: Any = BulletClient(connection_mode=bullet.DIRECT)
         self._visual, self._field = visual, field
         self.engine.setGravity(0, 0, -9.81)
-        self.engine.setPhysicsEngineParameter(fixedTimeStep=time_step, numSolverIterations=10, deterministicOverlappingPairs=1)
+        self.engine.setPhysicsEngineParameter(
+            fixedTimeStep=time_step, numSolverIterations=10, deterministicOverlappingPairs=1
+        )
         self.robot = self._load_robot()
         self._platform = self._stone(PLATFORM)
         shortest, longest = field.lengths

@@ -15,7 +15,7 @@ from hrf_paper.requirements import require
 if TYPE_CHECKING:
     from hrf_paper.locomotion.training import TrainedPolicy
 
-__all__ = ["FRAMES", "FULL", "HYBRID", "QUICK", "SCALED", "TrainingSizes", "Settings", "key", "parts"]
+__all__ = ["FRAMES", "FULL", "HYBRID", "QUICK", "SCALED", "Settings", "TrainingSizes", "key", "parts"]
 
 HYBRID = "HRF-A (8,8)"
 METHODS = ("exact", "FAVOR+ 256", "FAVOR+ small", HYBRID, "Trig small", "uniform", "blind")
@@ -146,7 +146,13 @@ SCALED = Settings()
 QUICK = replace(
     SCALED,
     training=TrainingSizes(
-        rehearsals=2, walks=1, rehearsal_pairs=2, walk_pairs=1, walk_distance=1.0, judge_every=2, judged_fields=1
+        rehearsals=2,
+        walks=1,
+        rehearsal_pairs=2,
+        walk_pairs=1,
+        walk_distance=1.0,
+        judge_every=2,
+        judged_fields=1,
     ),
     methods=("exact", "FAVOR+ 256", HYBRID, "blind"),
     runs=1,
