@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol, TypeVar
+
+from hrf_paper.requirements import missing
 
 __all__ = ["Mapped", "workers"]
 
@@ -54,7 +55,7 @@ def _one_thread() -> None:
 
 
 def _on_ray() -> Mapped:
-    if find_spec("ray") is None:
+    if missing(("ray",)):
         raise ModuleNotFoundError("training on Ray needs ray: pip install ray", name="ray")
     cluster: Any = import_module("ray")
     if not cluster.is_initialized():

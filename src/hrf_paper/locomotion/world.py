@@ -105,6 +105,7 @@ class World:
         """Put the stones ``(n, 2)`` in place, the platform first, and the robot on the platform."""
         engine = self.engine
         engine.restoreState(self._empty)
+        engine.performCollisionDetection()  # forgets the contacts of the episode before
         self._move(self._platform, stones[0, 1] - PLATFORM / 2)
         shortest, longest = self._field.lengths
         for body, (begin, _) in zip(self._stones, stones[1:], strict=False):

@@ -56,7 +56,16 @@ def forces(velocity=(0.0, 0.0, 0.0), speed=0.0, swinging=(False,) * N_LEGS):
     torques = np.zeros(12)
     position, still = np.array([0.0, 0.0, 0.42]), np.zeros(3)
     stance_torques(
-        position, np.eye(3), still, np.array(velocity), still, speed, np.array(swinging), feet, jacobians, torques
+        position,
+        np.eye(3),
+        still,
+        np.array(velocity),
+        still,
+        speed,
+        np.array(swinging),
+        feet,
+        jacobians,
+        torques,
     )
     return -torques.reshape(N_LEGS, 3)
 

@@ -38,13 +38,13 @@ class TrainingSizes:
         judged_fields: fields per point.
     """
 
-    rehearsals: int = 60
-    walks: int = 4
+    rehearsals: int = 40
+    walks: int = 3
     rehearsal_pairs: int = 12
-    walk_pairs: int = 6
+    walk_pairs: int = 4
     walk_distance: float = 2.0
-    judge_every: int = 15
-    judged_fields: int = 4
+    judge_every: int = 10
+    judged_fields: int = 3
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Settings:
     training: TrainingSizes = field(default_factory=TrainingSizes)
     methods: tuple[str, ...] = METHODS
     runs: int = 3
-    fields: int = 20
+    fields: int = 16
     seed: int = 0
 
 
