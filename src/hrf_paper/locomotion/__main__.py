@@ -12,12 +12,13 @@ from pathlib import Path
 from hrf.report import folder, write
 from hrf_paper.locomotion.policy import PolicyConfig
 from hrf_paper.locomotion.ranking import METHODS
-from hrf_paper.locomotion.replay import TRAINED, Look, looks, picture_of
+from hrf_paper.locomotion.replay import TRAINED, Look, kept_shares, looks, picture_of
 from hrf_paper.locomotion.training import LocomotionTrainer, LocomotionTraining, load_policy
 from hrf_paper.locomotion.workers import workers
 from hrf_paper.video import write_gif
 
 _FRAMES_PER_SECOND = 5
+_SHIFTED = 0.03
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +67,8 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> None:
+    if arguments.gif is not None:
+        folder(arguments.gif.parent)
     trained = load_policy(arguments.policy)
     print(f"{trained.config.method}, {trained.config.kept} of {trained.config.n_patches} patches are read")
     for place in range(arguments.fields):
@@ -80,13 +83,14 @@ def _replay(arguments: argparse.Namespace) -> None:
 
 
 def _sentence(seed: int, seen: list[Look]) -> str:
-    """Say how a walk ended, and how much of the gaps and of the rest was read."""
+    """Say how a walk ended, where the policy looked, and how often it moved its feet."""
     last = seen[-1]
     how = "crossed" if last.crossed else "fell" if last.fell else "stopped"
-    front, rear = (sum(abs(look.shifts[foot]) > 0.03 for look in seen) for foot in (0, 1))
+    shifted = sum(bool((abs(look.shifts) > _SHIFTED).any()) for look in seen)
+    gaps, others = kept_shares(seen)
     return (
-        f"field {seed}: {how} at {last.x:.2f} m after {len(seen)} decisions; front feet were shifted by more than "
-        f"3 cm in {front} of them, rear feet in {rear}"
+        f"field {seed}: {how} at {last.x:.2f} m after {len(seen)} decisions, {shifted} with a foothold shifted by "
+        f"more than 3 cm; it read {gaps:.0%} of the pixels in gaps and {others:.0%} of the others"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hrf_paper.locomotion.cameras import HEIGHT, N_CAMERAS, WIDTH
+from hrf_paper.locomotion.cameras import HEIGHT, N_CAMERAS, WIDTH, level_depth
 from hrf_paper.locomotion.environment import StepStones
 from hrf_paper.locomotion.policy import ImplicitAttentionPolicy
 from hrf_paper.locomotion.training import TrainedPolicy
 from hrf_paper.locomotion.walker import LARGEST_SHIFT
 
-__all__ = ["TRAINED", "Look", "looks", "masked_images", "picture_of"]
+__all__ = ["TRAINED", "Look", "gap_pixels", "kept_shares", "looks", "masked_images", "picture_of"]
 
 TRAINED = Path(__file__).parent / "trained.safetensors"
+_DEEPER = 0.05  # than level ground, in units of the range: a gap
+_MIDDLE = slice(8, 24)  # columns of an image that see the way, not its sides
 _ENLARGED = 2  # pixels of a picture per pixel of a camera
 
 
@@ -76,6 +78,19 @@ def _pixels(kept: NDArray[np.bool_], patch: tuple[int, int]) -> NDArray[np.bool_
     high, wide = patch
     blocks = kept.reshape(N_CAMERAS, HEIGHT // high, WIDTH // wide)
     return blocks.repeat(high, 1).repeat(wide, 2)
+
+
+def gap_pixels(depth: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which pixels of images ``(..., 2, 24, 32)`` see into a gap on the way."""
+    gap = depth > level_depth() + _DEEPER
+    gap[..., : _MIDDLE.start] = gap[..., _MIDDLE.stop :] = False
+    return gap
+
+
+def kept_shares(seen: Sequence[Look]) -> tuple[float, float]:
+    """Return the shares of pixels in gaps and of all other pixels that were read out."""
+    kept, gap = np.stack([look.kept for look in seen]), gap_pixels(np.stack([look.depth for look in seen]))
+    return float(kept[gap].mean()), float(kept[~gap].mean())
 
 
 def masked_images(depth: NDArray[np.float32], kept: NDArray[np.bool_]) -> NDArray[np.uint8]:

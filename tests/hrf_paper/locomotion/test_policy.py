@@ -113,14 +113,10 @@ def test_masked_patches_have_no_influence():
 
 def test_a_first_policy_sees_nothing_and_a_later_one_does():
     policy = ImplicitAttentionPolicy(PolicyConfig(method="exact"))
-    actions = {
-        tuple(policy.decide(policy.first_parameters(), *observation(seed)).action.tolist())
-        for seed in range(5)
-    }
-    assert actions == {(0.0, 0.0)}
-    assert (
-        len({tuple(policy.decide(parameters(policy), *observation(s)).action.tolist()) for s in range(9)}) > 1
-    )
+    first = [policy.decide(policy.first_parameters(), *observation(seed)).action for seed in range(9)]
+    torch.testing.assert_close(torch.stack(first), torch.zeros(9, 2), atol=1e-6, rtol=0)
+    later = torch.stack([policy.decide(parameters(policy), *observation(seed)).action for seed in range(9)])
+    assert (later.std(0) > 0.1).all()
 
 
 def test_as_many_patches_are_kept_as_asked():

@@ -16,7 +16,6 @@ __all__ = ["claims"]
 
 _BASELINE = "FAVOR+ 256"
 _SMALL = ("FAVOR+ small", "Trig small")
-_MIDDLE = slice(8, 24)  # columns of an image that see the way, not its sides
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -92,13 +91,11 @@ def _looks_at_gaps(seen: list[Frame]) -> Claim:
 
 
 def _kept_shares(frame: Frame) -> tuple[float, float] | None:
-    from hrf_paper.locomotion.cameras import level_depth
+    """Return the shares of gaps and of the rest that are kept, ``None`` if there is no gap to be seen."""
+    from hrf_paper.locomotion.replay import gap_pixels
 
-    gap = frame.depth > level_depth() + 0.05
-    gap[..., : _MIDDLE.start] = gap[..., _MIDDLE.stop :] = False
-    if not gap.any():
-        return None
-    return float(frame.kept[gap].mean()), float(frame.kept[~gap].mean())
+    gap = gap_pixels(frame.depth)
+    return (float(frame.kept[gap].mean()), float(frame.kept[~gap].mean())) if gap.any() else None
 
 
 def _needs_sight(found: dict[str, Outcome]) -> Claim:
