@@ -144,6 +144,7 @@ def _failing_after(count):
     return mapped
 
 
+@pytest.mark.slow
 def test_processes_find_what_one_process_finds():
     training = replace(TINY, rehearsals=1)
     alone = LocomotionTrainer(training).trained()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hrf_paper.experiments.experiment import Part
+from hrf_paper.experiments.locomotion.printed import RUNS
 from hrf_paper.requirements import require
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _frames(settings: Settings) -> dict[str, Any]:
 
 # The paper's five runs.
 FULL = Settings(
-    TrainingSizes(rehearsals=200, walks=100, walk_pairs=16, walk_distance=4.0), runs=5, fields=100
+    TrainingSizes(rehearsals=200, walks=100, walk_pairs=16, walk_distance=4.0), runs=RUNS, fields=100
 )
 SCALED = Settings()
 QUICK = replace(
