@@ -85,11 +85,17 @@ def _replay(arguments: argparse.Namespace) -> None:
 def _sentence(seed: int, seen: list[Look]) -> str:
     """Say how a walk ended, where the policy looked, and how often it moved its feet."""
     last = seen[-1]
-    how = "crossed" if last.crossed else "fell" if last.fell else "stopped"
+    how = (
+        "crossed"
+        if last.crossed
+        else f"fell at {last.x:.1f} m"
+        if last.fell
+        else f"stopped at {last.x:.1f} m"
+    )
     shifted = sum(bool((abs(look.shifts) > _SHIFTED).any()) for look in seen)
     gaps, others = kept_shares(seen)
     return (
-        f"field {seed}: {how} at {last.x:.2f} m after {len(seen)} decisions, {shifted} with a foothold shifted by "
+        f"field {seed}: {how} after {len(seen)} decisions, {shifted} with a foothold shifted by "
         f"more than 3 cm; it read {gaps:.0%} of the pixels in gaps and {others:.0%} of the others"
     )
 
