@@ -21,6 +21,7 @@ _COLOURS = {
     "uniform": "#CC79A7",
     "blind": "#999999",
 }
+_CROWD = ("FAVOR+ small", HYBRID, "Trig small")
 
 
 def figure(settings: Settings, results: Results) -> Figure:
@@ -31,7 +32,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         drawing,
         f"{HYBRID} returns {hybrid.mean:.2f} and FAVOR+ 256 {baseline.mean:.2f}, "
         f"for {baseline.flops / hybrid.flops:.1f} times the FLOPs",
-        f"Laikago on stepping stones; {settings.runs} runs per method; curves: unseen fields while training, bands "
+        f"Laikago on stepping stones; runs per method: {settings.runs}; curves: unseen fields while training, bands "
         "from the worst run to the best;\nright: unseen fields of 4 m after training, one dot per run; below: front "
         f"and belly camera of {HYBRID}, masked patches in red",
     )
@@ -67,26 +68,30 @@ def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("FLOPs per decision")
     axes.set_ylabel("return on unseen fields")
-    for place, method in enumerate(settings.methods):
-        found = outcome(settings, results, method)
-        colour = _COLOURS[method]
-        if method == "blind":
-            axes.axhline(found.mean, color=colour, linestyle=":")
-            axes.text(
-                0.01, found.mean, "blind", transform=axes.get_yaxis_transform(), color=GREY, va="bottom"
-            )
-        elif found.returns:
-            axes.plot([found.flops] * len(found.returns), found.returns, "o", color=colour, alpha=0.6)
-            axes.plot([found.flops], [found.mean], "_", color=colour, markersize=22, markeredgewidth=2.5)
-            axes.annotate(
-                method,
-                (found.flops, found.mean),
-                xytext=(12 if place % 2 else -12, -14 if place % 2 else 10),
-                textcoords="offset points",
-                ha="left" if place % 2 else "right",
-                color=colour,
-                size=9,
-            )
+    found = {method: outcome(settings, results, method) for method in settings.methods}
+    axes.axhline(found["blind"].mean, color=_COLOURS["blind"], linestyle=":")
+    axes.text(
+        0.01, found["blind"].mean, "blind", transform=axes.get_yaxis_transform(), color=GREY, va="bottom"
+    )
+    shown = [name for name in found if name != "blind" and found[name].returns]
+    # Methods of the hybrid's FLOPs stand above each other, and so do their labels.
+    crowd = sorted((name for name in shown if name in _CROWD), key=lambda name: found[name].mean)
+    for name in shown:
+        o, colour = found[name], _COLOURS[name]
+        axes.plot([o.flops] * len(o.returns), o.returns, "o", color=colour, alpha=0.6)
+        axes.plot([o.flops], [o.mean], "_", color=colour, markersize=22, markeredgewidth=2.5)
+        x, side = (16, "left") if name in crowd or name == "uniform" else (-16, "right")
+        y = 13 * (crowd.index(name) - 1) if name in crowd else -4
+        axes.annotate(
+            name,
+            (o.flops, o.mean),
+            xytext=(x, y),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            color=colour,
+            size=9,
+        )
 
 
 def _draw_frame(axes: Axes, frame: Frame) -> None:
