@@ -1,0 +1,100 @@
+"""Implicit behaviour cloning (Florence et al., 2021): energies that make the teacher's action the best, and their search.
+
+The loss is the paper's: the negative log-likelihood of the demonstrated action in a softmax over energies, among random
+actions. Since an energy is a sum over arms, the softmax over all pairs of halves is a product of two, and N candidates per
+arm stand for N² actions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from hrf_paper.manipulation.performer import ARM_ACTION, VisionPerformer
+
+__all__ = ["cloning_loss", "mirrored", "negatives", "search"]
+
+_SHRINK = 0.5  # of the noise, from one round of a search to the next
+_NOISE = 0.3  # of its first round
+# Reflection at x = 0: x, pitch and yaw change sign, and arms change places.
+_REFLECTED = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
+
+
+def negatives(actions: Tensor, count: int, near: float, generator: Generator) -> Tensor:
+    """Draw counter-examples for actions of an arm: ``(B, 6) -> (B, count, 6)``.
+
+    A share ``near`` of them resembles the action, half by coordinates in common, half by noise; the others are uniform in
+    [−1, 1].
+    """
+    size = (len(actions), count, ARM_ACTION)
+    drawn = 2 * torch.rand(size, generator=generator) - 1
+    own = actions[:, None]
+    quarter = int(near * count / 2)
+    common = torch.rand(size, generator=generator)[:, :quarter] < 0.75
+    scales = 0.5 * 0.1 ** torch.rand(len(actions), quarter, 1, generator=generator)  # 0.05 to 0.5
+    noise = scales * torch.randn(size, generator=generator)[:, :quarter]
+    return torch.cat(
+        [
+            torch.where(common, own, drawn[:, :quarter]),
+            (own + noise).clamp(-1, 1),
+            drawn[:, 2 * quarter :],
+        ],
+        1,
+    )
+
+
+def cloning_loss(
+    policy: VisionPerformer,
+    images: Tensor,
+    poses: Tensor,
+    actions: Tensor,
+    *,
+    count: int,
+    near: float,
+    generator: Generator,
+) -> Tensor:
+    """Return the mean negative log-likelihood of the demonstrated actions ``(B, 12)``, in nats per arm."""
+    code = policy(images, poses)
+    losses = []
+    for arm, own in enumerate(actions.split(ARM_ACTION, -1)):
+        candidates = torch.cat([own[:, None], negatives(own, count, near, generator)], 1)
+        energies = policy.energy(code, candidates, arm)
+        # A negative that is the action itself, as all coordinates in common give, is no counter-example.
+        same = (candidates[:, 1:] == own[:, None]).all(-1)
+        energies = torch.cat([energies[:, :1], energies[:, 1:].masked_fill(same, -torch.inf)], 1)
+        losses.append(F.cross_entropy(energies, torch.zeros(len(own), dtype=torch.long)))
+    return (losses[0] + losses[1]) / 2
+
+
+@torch.no_grad()
+def search(
+    policy: VisionPerformer, images: Tensor, poses: Tensor, *, samples: int, rounds: int, generator: Generator
+) -> Tensor:
+    """Return actions of high energy ``(B, 12)``, found without derivatives.
+
+    In each round, samples are drawn anew in proportion to the softmax of their energies, with noise that shrinks.
+    """
+    code = policy(images, poses)
+    found = []
+    for arm in range(2):
+        tried = 2 * torch.rand(len(code), samples, ARM_ACTION, generator=generator) - 1
+        for turn in range(rounds):
+            energies = policy.energy(code, tried, arm)
+            best = tried[torch.arange(len(code)), energies.argmax(1)]
+            if turn < rounds - 1:
+                chosen = torch.multinomial(energies.softmax(1), samples, True, generator=generator)
+                kept = tried.gather(1, chosen[..., None].expand_as(tried))
+                noise = _NOISE * _SHRINK**turn * torch.randn(tried.shape, generator=generator)
+                tried = (kept + noise).clamp(-1, 1)
+                tried[:, 0] = best
+        found.append(best)
+    return torch.cat(found, 1)
+
+
+def mirrored(images: Tensor, poses: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Reflect examples at the plane between the arms: the task is symmetric."""
+    poses, actions = (
+        (part.unflatten(1, (2, ARM_ACTION)).flip(1) * _REFLECTED).flatten(1) for part in (poses, actions)
+    )
+    return images.flip(2), poses, actions
