@@ -16,6 +16,7 @@ from hrf_paper.experiments import (
     ptb_metrics,
     sampled_softmax,
     speech,
+    sweeping,
     uci,
     wikitext2_metrics,
 )
@@ -38,6 +39,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         wikitext2_metrics,
         sampled_softmax,
         speech,
+        sweeping,
     )
 }
 

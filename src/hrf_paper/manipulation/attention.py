@@ -21,12 +21,24 @@ __all__ = ["DIVIDED", "METHODS", "PlainAttention", "attention_flops", "attention
 Plain = Literal["exact", "uniform"]
 Maker = Callable[..., hrf.FeatureMap]
 
+
+
+def _at_the_hybrids_flops(dim: int, *, heads: int, generator: Generator | None = None) -> hrf.Positive:
+    """Return the largest positive map whose attention costs no more FLOPs than that of the angular hybrid (8,8)."""
+    most = map_flops(_angular(dim), dim)
+    rows = 1
+    while map_flops(hrf.Positive(dim, n_projections=rows + 1), dim) <= most:
+        rows += 1
+    return hrf.Positive(dim, n_projections=rows, heads=heads, generator=generator)
+
+
+_angular = partial(hrf.AngularHybrid, n_projections=8, n_coefficient_projections=8)
 # Methods by name. "blind" sees no image, so that its attention is idle.
 METHODS: dict[str, Plain | Maker] = {
     "exact": "exact",
     "FAVOR+ 256": partial(hrf.Positive, n_projections=128),
-    "FAVOR+ 96": partial(hrf.Positive, n_projections=48),
-    "HRF-A (8,8)": partial(hrf.AngularHybrid, n_projections=8, n_coefficient_projections=8),
+    "FAVOR+ equal FLOPs": _at_the_hybrids_flops,
+    "HRF-A (8,8)": _angular,
     "Trig 256": partial(hrf.Trigonometric, n_projections=128),
     "uniform": "uniform",
     "blind": "uniform",

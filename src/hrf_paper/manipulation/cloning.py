@@ -24,24 +24,20 @@ _REFLECTED = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
 def negatives(actions: Tensor, count: int, near: float, generator: Generator) -> Tensor:
     """Draw counter-examples for actions of an arm: ``(B, 6) -> (B, count, 6)``.
 
-    A share ``near`` of them resembles the action, half by coordinates in common, half by noise; the others are uniform in
-    [−1, 1].
+    A share ``near`` of them resembles the action: some of its coordinates are drawn anew, uniformly or close by. Angles
+    stay in three of four of them, since they give an action away: the teacher holds its paddles straight. The others are
+    uniform in [−1, 1].
     """
     size = (len(actions), count, ARM_ACTION)
     drawn = 2 * torch.rand(size, generator=generator) - 1
     own = actions[:, None]
-    quarter = int(near * count / 2)
-    common = torch.rand(size, generator=generator)[:, :quarter] < 0.75
-    scales = 0.5 * 0.1 ** torch.rand(len(actions), quarter, 1, generator=generator)  # 0.05 to 0.5
-    noise = scales * torch.randn(size, generator=generator)[:, :quarter]
-    return torch.cat(
-        [
-            torch.where(common, own, drawn[:, :quarter]),
-            (own + noise).clamp(-1, 1),
-            drawn[:, 2 * quarter :],
-        ],
-        1,
-    )
+    scales = 0.5 * 0.1 ** torch.rand(*size[:2], 1, generator=generator)  # 0.05 to 0.5
+    close = (own + scales * torch.randn(size, generator=generator)).clamp(-1, 1)
+    changed = torch.rand(size, generator=generator) < 0.5
+    changed[..., 3:] &= torch.rand(*size[:2], 1, generator=generator) < 0.25
+    places = torch.arange(count)[:, None]
+    other = torch.where(places % 2 == 0, drawn, close)
+    return torch.where(places < near * count, torch.where(changed, other, own), drawn)
 
 
 def cloning_loss(

@@ -1,8 +1,9 @@
 """The policy: a vision Performer encodes the image, and a small network gives every action an energy.
 
 An image is cut into patches. Their colours less a mean image, and their places, become tokens, which pass layers of
-attention. A few pools read them out: each is a softmax over the tokens, which gives the expected place and the expected
-value under it. An action's energy is the sum of two terms, one per arm, so that a search finds each arm's half alone.
+attention. They are read out in two ways. On a grid of knots, a knot sums the values of the tokens around it, with bilinear
+weights. And a few pools, each a softmax over the tokens, give expected places, relative to both paddles. An action's energy
+is the sum of two terms, one per arm, so that a search finds each arm's half alone.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import torch
 from torch import Generator, Tensor, nn
 
 from hrf_paper.manipulation.attention import attention_flops, attention_layer
+from hrf_paper.manipulation.drawing import VIEW
 
 __all__ = ["ARM_ACTION", "Flops", "PerformerConfig", "VisionPerformer", "patches", "places"]
 
 ARM_ACTION = 6  # degrees of freedom of an arm
 _POSES = 2 * ARM_ACTION
 _OCTAVES = 4  # of the waves that encode places
+_CONTRAST = 64.0  # unit of colours that differ from the mean image
+_SHARP = 4.0  # deviation of a pool's scores to begin with
+_NEARBY = 0.06  # metres: the unit of relative places
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,9 @@ class PerformerConfig:
         heads: number of heads.
         layers: number of layers.
         hidden: width of the feed-forward part of a layer.
-        pools: number of pools that read the tokens.
-        pooled: width of the values that are pooled.
+        knots: knots per side of the grid that reads the tokens.
+        values: width of the values that are read.
+        pools: number of expected places.
         code: width of the encoding of image and poses, and of the energy's hidden layers.
     """
 
@@ -45,8 +51,9 @@ class PerformerConfig:
     heads: int = 4
     layers: int = 2
     hidden: int = 128
-    pools: int = 16
-    pooled: int = 16
+    knots: int = 8
+    values: int = 8
+    pools: int = 8
     code: int = 96
 
     def __post_init__(self) -> None:
@@ -109,10 +116,18 @@ class VisionPerformer(nn.Module):
         self.embed_place = nn.Linear(4 * _OCTAVES + 2, config.width)
         self.layers = nn.ModuleList(_Layer(config, method, generator) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
+        self.values = nn.Linear(config.width, config.values)
         self.scores = nn.Linear(config.width, config.pools)
-        self.values = nn.Linear(config.width, config.pooled)
-        read = config.pools * (config.pooled + 2) + _POSES
-        self.encoding = nn.Sequential(nn.Linear(read, config.code), nn.ReLU())
+        self.offsets = nn.Linear(config.width, 2)
+        # Pools that are nearly uniform learn slowly.
+        nn.init.normal_(self.scores.weight, std=_SHARP * config.width**-0.5)
+        self._read = config.knots**2 * config.values + 4 * config.pools
+        self.encoding = nn.Sequential(
+            nn.Linear(self._read + _POSES, config.hidden),
+            nn.ReLU(),
+            nn.Linear(config.hidden, config.code),
+            nn.ReLU(),
+        )
         self.energies = nn.ModuleList(_ArmEnergy(config.code) for _ in range(2))
         side = config.image_size
         self.register_buffer("mean_image", torch.zeros(side, side, 3))
@@ -123,21 +138,32 @@ class VisionPerformer(nn.Module):
         """Encode images ``(B, size, size, 3)``, 0 to 255, and poses ``(B, 12)``: ``(B, code)``."""
         standard = (poses - self.pose_mean) / self.pose_deviation
         if self.method == "blind":
-            read = standard.new_zeros(len(poses), self.scores.out_features * (self.values.out_features + 2))
+            read = standard.new_zeros(len(poses), self._read)
         else:
-            cut = patches((images.float() - self.mean_image) / 64, self.config.patch)
-            read = self.read(cut, places(self.config.image_size // self.config.patch).to(cut))
+            grid, spots = self.seen(images)
+            hands = poses.unflatten(1, (2, 1, ARM_ACTION))[..., :2]  # (B, arms, 1, 2)
+            relative = (spots[:, None] - hands) / _NEARBY
+            read = torch.cat([grid, relative.flatten(1)], 1)
         return cast(Tensor, self.encoding(torch.cat([read, standard], -1)))
 
-    def read(self, cut: Tensor, at: Tensor) -> Tensor:
-        """Encode patches ``(B, n, 3 patch²)`` at places ``(n, 2)``; the order of the patches does not matter."""
+    def seen(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is read of images ``(B, size, size, 3)``, as `read` does."""
+        cut = patches((images.float() - self.mean_image) / _CONTRAST, self.config.patch)
+        return self.read(cut, places(self.config.image_size // self.config.patch).to(cut))
+
+    def read(self, cut: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode patches ``(B, n, 3 patch²)`` at places ``(n, 2)``; the order of the patches does not matter.
+
+        Returns:
+            The grid ``(B, knots² values)``, and expected places in metres ``(B, pools, 2)``.
+        """
         tokens = self.embed(cut) + self.embed_place(_waves(at))
         for layer in self.layers:
             tokens = layer(tokens)
         tokens = self.norm(tokens)
-        weights = self.scores(tokens).softmax(-2)  # (B, n, pools): each pool's weights sum to one
-        values = torch.cat([self.values(tokens), at.expand(len(cut), -1, -1)], -1)
-        return (weights.transpose(1, 2) @ values).flatten(1)
+        grid = _bilinear(at, self.config.knots).T @ self.values(tokens)
+        weights = self.scores(tokens).softmax(-2).transpose(1, 2)  # (B, pools, n)
+        return grid.flatten(1), weights @ (_in_metres(at) + _NEARBY * self.offsets(tokens))
 
     def energy(self, code: Tensor, actions: Tensor, arm: int) -> Tensor:
         """Return energies of actions of an arm ``(B, N, 6)``: ``(B, N)``."""
@@ -148,7 +174,7 @@ class VisionPerformer(nn.Module):
         c = self.config
         attention = c.layers * attention_flops(self.method, c.tokens, c.width, c.heads)
         token = 3 * c.patch**2 * c.width + c.layers * (4 * c.width**2 + 2 * c.width * c.hidden)
-        token += c.width * (c.pools + c.pooled) + c.pools * (c.pooled + 2)
+        token += c.width * (c.values + c.pools + 2) + 4 * c.values + 2 * c.pools  # a token is between four knots
         last = sum(w.numel() for w in self.encoding.parameters() if w.ndim == 2)
         arm = ARM_ACTION * c.code + c.code**2 + c.code
         search = 2.0 * 2 * (c.code**2 + tried * arm)
@@ -198,6 +224,19 @@ def places(side: int) -> Tensor:
     """Return the centres of side² patches, row by row, in [−1, 1]: ``(n, 2)``."""
     centres = (torch.arange(side) + 0.5) * (2 / side) - 1
     return torch.cartesian_prod(centres, centres)
+
+
+def _in_metres(at: Tensor) -> Tensor:
+    """Return x and y of places (row, column) in the image."""
+    left, low, extent = VIEW
+    return torch.stack([left + extent * (at[:, 1] + 1) / 2, low + extent * (1 - at[:, 0]) / 2], -1)
+
+
+def _bilinear(at: Tensor, knots: int) -> Tensor:
+    """Return the weights of places ``(n, 2)`` at the knots of a grid, ``(n, knots²)``; each place's sum to one."""
+    at_knots = (at.clamp(-1 + 1 / knots, 1 - 1 / knots) + 1) * (knots / 2) - 0.5  # in units of the grid
+    hats = (1 - (at_knots[..., None] - torch.arange(knots).to(at)).abs()).clamp(min=0)  # (n, 2, knots)
+    return (hats[:, 0, :, None] * hats[:, 1, None, :]).flatten(1)
 
 
 def _waves(at: Tensor) -> Tensor:
