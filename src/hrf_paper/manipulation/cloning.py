@@ -31,7 +31,7 @@ def negatives(actions: Tensor, count: int, near: float, generator: Generator) ->
     size = (len(actions), count, ARM_ACTION)
     drawn = 2 * torch.rand(size, generator=generator) - 1
     own = actions[:, None]
-    scales = 0.5 * 0.1 ** torch.rand(*size[:2], 1, generator=generator)  # 0.05 to 0.5
+    scales = 0.6 * 0.25 ** torch.rand(*size[:2], 1, generator=generator)  # 0.15 to 0.6
     close = (own + scales * torch.randn(size, generator=generator)).clamp(-1, 1)
     changed = torch.rand(size, generator=generator) < 0.5
     changed[..., 3:] &= torch.rand(*size[:2], 1, generator=generator) < 0.25

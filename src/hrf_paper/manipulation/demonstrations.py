@@ -39,7 +39,7 @@ class DemonstrationSettings:
         seed: of balls and disturbances.
     """
 
-    episodes: int = 400
+    episodes: int = 250
     steps: int = 60
     image_size: int = 64
     disturbed: float = 0.06

@@ -1,8 +1,8 @@
 """A scripted teacher that sees the balls: a function of the scene alone, without memory.
 
-Each arm serves its own half. It goes behind the ball that is farthest from the bowls, and lower the closer it comes. On the
-table it pushes, and steers towards the balls ahead, until the edge is passed or no ball is ahead; then it raises its
-paddle. Actions are nearly continuous in the scene, apart from these two events, so that they can be learned.
+Each arm serves its own half, from the outside in: it goes behind the balls of the outermost lane, lowers its paddle, pushes
+past the edge of the table and raises its paddle. The lane depends on the balls alone, and heights are asked for with full
+strength, so that small errors of a pupil do not add up.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from hrf_paper.manipulation.scene import (
     LARGEST_CHANGE,
     LOWERED,
     LOWEST_POSE,
-    PADDLE,
-    RAISED,
     Array,
 )
 
 __all__ = ["expert_action"]
 
-_BEHIND = 0.05  # from the ball to the place where a paddle goes down
-_HEAP = 0.04  # balls within this distance along x are swept together
-_DOWN = LOWERED + 0.02  # a paddle below touches balls
-_GENTLE, _STEERING = 0.6, 0.3  # of the largest change, along y and x, while pushing
+_INWARD = 0.03  # from the outermost ball to the middle of the paddle, along x
+_LANE = 0.08  # width of a lane, from the outermost ball on
+_BEHIND = 0.05  # from the last ball of the lane to the paddle, along y
+_NEAR = 0.035  # within this distance of its place, a paddle goes down
+_DOWN = LOWERED + 0.02  # a paddle below is on the table
+_GENTLE = 0.6  # of the largest change, while pushing
 _PASSED = EDGE + 0.03  # where a push ends
-_NEAR = 0.02  # within this distance of its place, a paddle is lowered all the way
 
 
 def expert_action(balls: Array, wanted: Array) -> Array:
@@ -38,24 +37,24 @@ def expert_action(balls: Array, wanted: Array) -> Array:
     action = np.zeros((2, 6))
     for arm, side in enumerate((-1, 1)):
         pose, own = wanted[arm], on_table[np.sign(on_table[:, 0]) == side]
-        goal = np.clip(_goal(own, pose, arm), LOWEST_POSE[arm], HIGHEST_POSE[arm])
-        action[arm] = np.clip((goal - pose) / LARGEST_CHANGE, -1, 1)
-        if pose[2] < _DOWN:
-            action[arm, :2] = np.clip(action[arm, :2], -_STEERING, (_STEERING, _GENTLE))
+        action[arm, 3:] = np.clip(-pose[3:] / LARGEST_CHANGE[3:], -1, 1)
+        action[arm, :3] = _pushed(pose) if pose[2] < _DOWN else _approach(own, pose, arm, side)
     return action.ravel()
 
 
-def _goal(balls: Array, pose: Array, arm: int) -> Array:
-    """Return the pose to go to next, given the balls of the own half."""
-    if pose[2] < _DOWN:
-        ahead = balls[(np.abs(balls[:, 0] - pose[0]) < PADDLE[0]) & (balls[:, 1] > pose[1] - 0.01)]
-        if pose[1] > _PASSED or not len(ahead):
-            return np.array([*pose[:2], RAISED, 0, 0, 0])
-        return np.array([ahead[:, 0].mean(), EDGE + 0.05, LOWERED, 0, 0, 0])
-    if not len(balls):
-        return HOME[arm]
-    far = balls[balls[:, 1].argmin()]
-    heap = balls[np.abs(balls[:, 0] - far[0]) < _HEAP]
-    place = np.clip([heap[:, 0].mean(), far[1] - _BEHIND], LOWEST_POSE[arm, :2], HIGHEST_POSE[arm, :2])
-    height = LOWERED + max(0.0, float(np.hypot(*(pose[:2] - place))) - _NEAR)
-    return np.array([*place, min(height, RAISED), 0, 0, 0])
+def _pushed(pose: Array) -> tuple[float, float, float]:
+    """Push, or raise the paddle behind the edge."""
+    return (0.0, 0.0, 1.0) if pose[1] > _PASSED else (0.0, _GENTLE, -1.0)
+
+
+def _approach(balls: Array, pose: Array, arm: int, side: int) -> Array:
+    """Go to the place behind the outermost lane, and down when it is near; home without balls."""
+    place = HOME[arm, :2]
+    if len(balls):
+        outward = side * balls[:, 0]
+        lane = balls[outward > outward.max() - _LANE]
+        place = np.array([side * (outward.max() - _INWARD), lane[:, 1].min() - _BEHIND])
+        place = np.clip(place, LOWEST_POSE[arm, :2], HIGHEST_POSE[arm, :2])
+    change = place - pose[:2]
+    lower = len(balls) and np.hypot(*change) < _NEAR
+    return np.array([*np.clip(change / LARGEST_CHANGE[:2], -1, 1), -1.0 if lower else 1.0])

@@ -2,8 +2,10 @@
 
 An image is cut into patches. Their colours less a mean image, and their places, become tokens, which pass layers of
 attention. They are read out in two ways. On a grid of knots, a knot sums the values of the tokens around it, with bilinear
-weights. And a few pools, each a softmax over the tokens, give expected places, relative to both paddles. An action's energy
-is the sum of two terms, one per arm, so that a search finds each arm's half alone.
+weights. And a few pools, each a softmax over the tokens whose query comes from the poses, give expected places relative to
+both paddles. An action's energy is the sum of two terms, one per arm, so that a search finds each arm's half alone. A term
+is the logarithm of a sum of bumps, whose centres and heights come from the encoding: it may have several maxima, and costs
+little per action. All bumps have the same widths, so that the highest is the likeliest, not the narrowest.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ ARM_ACTION = 6  # degrees of freedom of an arm
 _POSES = 2 * ARM_ACTION
 _OCTAVES = 4  # of the waves that encode places
 _CONTRAST = 64.0  # unit of colours that differ from the mean image
-_SHARP = 4.0  # deviation of a pool's scores to begin with
+_WIDTH = 0.5  # of a bump, to begin with
+_REACH = 1.1  # centres lie within: actions of ±1 are common
+_QUESTION = 16  # width of the pools' queries and keys
 _NEARBY = 0.06  # metres: the unit of relative places
 
 
@@ -42,7 +46,8 @@ class PerformerConfig:
         knots: knots per side of the grid that reads the tokens.
         values: width of the values that are read.
         pools: number of expected places.
-        code: width of the encoding of image and poses, and of the energy's hidden layers.
+        code: width of the encoding of image and poses.
+        bumps: bumps of an arm's energy.
     """
 
     image_size: int = 64
@@ -55,6 +60,7 @@ class PerformerConfig:
     values: int = 8
     pools: int = 8
     code: int = 96
+    bumps: int = 4
 
     def __post_init__(self) -> None:
         if self.image_size % self.patch:
@@ -117,10 +123,10 @@ class VisionPerformer(nn.Module):
         self.layers = nn.ModuleList(_Layer(config, method, generator) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.values = nn.Linear(config.width, config.values)
-        self.scores = nn.Linear(config.width, config.pools)
+        self.questions = nn.Linear(_POSES, config.pools * _QUESTION)
+        self.answers = nn.Linear(config.width, _QUESTION)
         self.offsets = nn.Linear(config.width, 2)
-        # Pools that are nearly uniform learn slowly.
-        nn.init.normal_(self.scores.weight, std=_SHARP * config.width**-0.5)
+        nn.init.normal_(self.questions.bias)  # pools that are nearly uniform learn slowly
         self._read = config.knots**2 * config.values + 4 * config.pools
         self.encoding = nn.Sequential(
             nn.Linear(self._read + _POSES, config.hidden),
@@ -128,7 +134,7 @@ class VisionPerformer(nn.Module):
             nn.Linear(config.hidden, config.code),
             nn.ReLU(),
         )
-        self.energies = nn.ModuleList(_ArmEnergy(config.code) for _ in range(2))
+        self.energies = nn.ModuleList(_Bumps(config.code, config.bumps) for _ in range(2))
         side = config.image_size
         self.register_buffer("mean_image", torch.zeros(side, side, 3))
         self.register_buffer("pose_mean", torch.zeros(_POSES))
@@ -136,23 +142,31 @@ class VisionPerformer(nn.Module):
 
     def forward(self, images: Tensor, poses: Tensor) -> Tensor:
         """Encode images ``(B, size, size, 3)``, 0 to 255, and poses ``(B, 12)``: ``(B, code)``."""
-        standard = (poses - self.pose_mean) / self.pose_deviation
+        standard = self._standard(poses)
         if self.method == "blind":
             read = standard.new_zeros(len(poses), self._read)
         else:
-            grid, spots = self.seen(images)
+            grid, spots = self.seen(images, poses)
             hands = poses.unflatten(1, (2, 1, ARM_ACTION))[..., :2]  # (B, arms, 1, 2)
             relative = (spots[:, None] - hands) / _NEARBY
             read = torch.cat([grid, relative.flatten(1)], 1)
         return cast(Tensor, self.encoding(torch.cat([read, standard], -1)))
 
-    def seen(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is read of images ``(B, size, size, 3)``, as `read` does."""
+    def seen(self, images: Tensor, poses: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is read of images ``(B, size, size, 3)`` with poses ``(B, 12)``, as `read` does."""
         cut = patches((images.float() - self.mean_image) / _CONTRAST, self.config.patch)
-        return self.read(cut, places(self.config.image_size // self.config.patch).to(cut))
+        return self.read(cut, places(self.config.image_size // self.config.patch).to(cut), self._standard(poses))
 
-    def read(self, cut: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    def _standard(self, poses: Tensor) -> Tensor:
+        return (poses - self.pose_mean) / self.pose_deviation
+
+    def read(self, cut: Tensor, at: Tensor, standard: Tensor) -> tuple[Tensor, Tensor]:
         """Encode patches ``(B, n, 3 patch²)`` at places ``(n, 2)``; the order of the patches does not matter.
+
+        Args:
+            cut: patches.
+            at: their places (row, column) in [−1, 1].
+            standard: poses of deviation one, ``(B, 12)``.
 
         Returns:
             The grid ``(B, knots² values)``, and expected places in metres ``(B, pools, 2)``.
@@ -162,7 +176,8 @@ class VisionPerformer(nn.Module):
             tokens = layer(tokens)
         tokens = self.norm(tokens)
         grid = _bilinear(at, self.config.knots).T @ self.values(tokens)
-        weights = self.scores(tokens).softmax(-2).transpose(1, 2)  # (B, pools, n)
+        questions = self.questions(standard).unflatten(-1, (-1, _QUESTION))
+        weights = (questions @ self.answers(tokens).mT).softmax(-1)  # (B, pools, n)
         return grid.flatten(1), weights @ (_in_metres(at) + _NEARBY * self.offsets(tokens))
 
     def energy(self, code: Tensor, actions: Tensor, arm: int) -> Tensor:
@@ -174,10 +189,12 @@ class VisionPerformer(nn.Module):
         c = self.config
         attention = c.layers * attention_flops(self.method, c.tokens, c.width, c.heads)
         token = 3 * c.patch**2 * c.width + c.layers * (4 * c.width**2 + 2 * c.width * c.hidden)
-        token += c.width * (c.values + c.pools + 2) + 4 * c.values + 2 * c.pools  # a token is between four knots
+        token += c.width * (c.values + _QUESTION + 2) + c.pools * (_QUESTION + 2)
+        token += 4 * c.values  # a token is between four knots
         last = sum(w.numel() for w in self.encoding.parameters() if w.ndim == 2)
-        arm = ARM_ACTION * c.code + c.code**2 + c.code
-        search = 2.0 * 2 * (c.code**2 + tried * arm)
+        shapes = 2 * c.code * c.bumps * (1 + ARM_ACTION)
+        # Difference, quotient, square and sum per coordinate; half, difference, exponential and sum per bump.
+        search = 2.0 * (shapes + tried * c.bumps * (4 * ARM_ACTION + 4))
         if self.method == "blind":
             return Flops(0.0, 2.0 * last, search)
         return Flops(attention, 2.0 * (c.tokens * token + last) + attention, search)
@@ -200,18 +217,21 @@ class _Layer(nn.Module):
         return x + cast(Tensor, self.feed(self.norms[1](x)))
 
 
-class _ArmEnergy(nn.Module):
-    """The energy of an arm's half of an action; the code is multiplied once, not once per action."""
+class _Bumps(nn.Module):
+    """The energy of an arm's half of an action a: log Σ_k exp(h_k − Σ_i (a_i − c_ki)² / 2w_i²), with learned widths w."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, bumps: int) -> None:
         super().__init__()
-        self.of_code, self.of_action = nn.Linear(code, code), nn.Linear(ARM_ACTION, code, bias=False)
-        self.last = nn.Sequential(nn.ReLU(), nn.Linear(code, code), nn.ReLU(), nn.Linear(code, 1))
-        # Actions are small beside the code at first; the energy has to depend on them from the beginning.
-        nn.init.normal_(self.of_action.weight)
+        self.shapes = nn.Linear(code, bumps * (1 + ARM_ACTION))
+        # Wide to begin with: far from every bump there is little to learn from.
+        self.log_widths = nn.Parameter(torch.full((ARM_ACTION,), math.log(_WIDTH)))
+        self.bumps = bumps
 
     def forward(self, code: Tensor, actions: Tensor) -> Tensor:
-        return cast(Tensor, self.last(self.of_code(code)[:, None] + self.of_action(actions)))[..., 0]
+        shapes = self.shapes(code).unflatten(-1, (self.bumps, -1))[:, None]  # (B, 1, bumps, 7)
+        heights, centres = shapes[..., 0], _REACH * torch.tanh(shapes[..., 1:])
+        distances = ((actions[:, :, None] - centres) / self.log_widths.exp()).square().sum(-1)
+        return (heights - distances / 2).logsumexp(-1)
 
 
 def patches(images: Tensor, patch: int) -> Tensor:

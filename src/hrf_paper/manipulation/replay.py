@@ -56,7 +56,7 @@ def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = 60) 
         image, poses = (torch.from_numpy(seen[key])[None] for key in ("image", "poses"))
         large = drawing.image(environment.table.balls(), environment.table.poses())
         with torch.no_grad():
-            _mark(large, policy.seen(image)[1][0].double().numpy())
+            _mark(large, policy.seen(image, poses)[1][0].double().numpy())
         frames.append(np.concatenate([environment.table.photograph(_SIZE), large], axis=1))
         action = search(policy, image, poses, samples=how.samples, rounds=how.rounds, generator=generator)
         seen, share, ended, _, _ = environment.step(action[0].numpy())

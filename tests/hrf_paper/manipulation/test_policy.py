@@ -36,11 +36,12 @@ def test_patches_are_pieces_of_the_image():
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "blind"])
 def test_the_order_of_patches_does_not_matter(method):
     net = policy(method)
-    cut, at = patches(observations(2)[0].float() / 64, SMALL.patch), places(4)
+    images, poses = observations(2)
+    cut, at = patches(images.float() / 64, SMALL.patch), places(4)
     order = torch.randperm(16, generator=Generator().manual_seed(2))
     with torch.no_grad():
-        straight, shuffled = net.read(cut, at), net.read(cut[:, order], at[order])
-        moved = net.read(cut[:, order], at)
+        straight, shuffled = net.read(cut, at, poses), net.read(cut[:, order], at[order], poses)
+        moved = net.read(cut[:, order], at, poses)
     for part, same, other in zip(straight, shuffled, moved, strict=True):
         scale = part.abs().max()
         assert (part - same).abs().max() < 1e-4 * scale  # float32 sums in another order
@@ -50,18 +51,17 @@ def test_the_order_of_patches_does_not_matter(method):
 def test_a_finer_grid_of_patches_is_read_on_the_same_knots():
     net = policy()
     cut = torch.randn(1, 36, 192, generator=Generator().manual_seed(0))
-    fine, coarse = net.read(cut, places(6)), net.read(cut[:, :16], places(4))
+    fine, coarse = (net.read(cut[:, : n * n], places(n), torch.zeros(1, 12)) for n in (6, 4))
     assert [part.shape for part in fine] == [part.shape for part in coarse]
 
 
 def test_pools_that_look_at_one_patch_expect_its_place():
     net = policy()
     with torch.no_grad():
-        for part in (net.scores, net.offsets):
-            torch.nn.init.zeros_(part.weight)
-            torch.nn.init.zeros_(part.bias)
+        torch.nn.init.zeros_(net.offsets.weight)
+        torch.nn.init.zeros_(net.offsets.bias)
     at = torch.tensor([[-1.0, -1.0]])  # the upper left corner
-    assert torch.allclose(net.read(torch.zeros(1, 1, 192), at)[1], torch.tensor([-0.32, 0.38]))
+    assert torch.allclose(net.read(torch.zeros(1, 1, 192), at, torch.zeros(1, 12))[1], torch.tensor([-0.32, 0.38]))
 
 
 @pytest.mark.parametrize("method", ["FAVOR+ 256", "HRF-A (8,8)", "Trig 256"])
@@ -115,10 +115,9 @@ def test_negatives_are_uniform_and_near():
     assert (uniform - 0.5).abs().mean() > 0.5  # 0.625 in the mean
 
 
-def test_the_loss_of_a_constant_energy_is_that_of_a_guess():
+def test_the_loss_of_a_constant_energy_is_that_of_a_guess(monkeypatch):
     net = policy()
-    for arm in net.energies:
-        torch.nn.init.zeros_(arm.last[-1].weight)
+    monkeypatch.setattr(net, "energy", lambda code, actions, arm: torch.zeros(actions.shape[:2]))
     images, poses = observations(3)
     loss = cloning_loss(
         net, images, poses, torch.zeros(3, 12), count=31, near=0.0, generator=Generator().manual_seed(0)
@@ -132,6 +131,17 @@ def test_a_search_finds_the_best_action(monkeypatch):
     monkeypatch.setattr(net, "energy", lambda code, actions, arm: -20 * (actions - best).square().sum(-1))
     found = search(net, *observations(2), samples=256, rounds=6, generator=Generator().manual_seed(0))
     assert (found - best.repeat(2)).abs().max() < 0.15
+
+
+def test_an_energy_is_the_logarithm_of_a_mixture():
+    net = policy()
+    code, actions = torch.rand(2, 12), torch.rand(2, 7, 6)
+    shapes = net.energies[1].shapes(code).view(2, 4, 7)
+    wanted = torch.zeros(2, 7)
+    for bump in shapes.unbind(1):
+        density = torch.distributions.Normal(1.1 * bump[:, None, 1:].tanh(), 0.2).log_prob(actions).sum(-1)
+        wanted += torch.exp(bump[:, :1] + density - 6 * torch.distributions.Normal(0.0, 0.2).log_prob(torch.zeros(())))
+    assert torch.allclose(net.energy(code, actions, 1), wanted.log(), atol=1e-3)
 
 
 def test_mirrored_twice_is_the_same():
