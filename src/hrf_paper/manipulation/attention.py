@@ -22,7 +22,6 @@ Plain = Literal["exact", "uniform"]
 Maker = Callable[..., hrf.FeatureMap]
 
 
-
 def _at_the_hybrids_flops(dim: int, *, heads: int, generator: Generator | None = None) -> hrf.Positive:
     """Return the largest positive map whose attention costs no more FLOPs than that of the angular hybrid (8,8)."""
     most = map_flops(_angular(dim), dim)

@@ -1,8 +1,8 @@
-"""Implicit behaviour cloning (Florence et al., 2021): energies that make the teacher's action the best, and their search.
+"""Implicit behaviour cloning (Florence et al., 2021): the loss of an energy, and the search for its best action.
 
-The loss is the paper's: the negative log-likelihood of the demonstrated action in a softmax over energies, among random
-actions. Since an energy is a sum over arms, the softmax over all pairs of halves is a product of two, and N candidates per
-arm stand for N² actions.
+The loss is the paper's: the negative log-likelihood of the demonstrated action in a softmax over energies, among
+random actions. Since an energy is a sum over arms, the softmax over all pairs of halves is a product of two, and N
+candidates per arm stand for N² actions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = ["cloning_loss", "mirrored", "negatives", "search"]
 
 _SHRINK = 0.5  # of the noise, from one round of a search to the next
 _NOISE = 0.3  # of its first round
+_SAME = 0.1
 # Reflection at x = 0: x, pitch and yaw change sign, and arms change places.
 _REFLECTED = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
 
@@ -24,9 +25,10 @@ _REFLECTED = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
 def negatives(actions: Tensor, count: int, near: float, generator: Generator) -> Tensor:
     """Draw counter-examples for actions of an arm: ``(B, 6) -> (B, count, 6)``.
 
-    A share ``near`` of them resembles the action: some of its coordinates are drawn anew, uniformly or close by. Angles
-    stay in three of four of them, since they give an action away: the teacher holds its paddles straight. The others are
-    uniform in [−1, 1].
+    A share ``near`` of them resembles the demonstrations, in equal parts. Some are actions of other examples, which makes
+    the energy choose between all that the teacher does. Some have coordinates of the action drawn anew, uniformly or
+    close by; angles stay in three of four of these, since they give an action away: the teacher holds its paddles
+    straight. The others are uniform in [−1, 1].
     """
     size = (len(actions), count, ARM_ACTION)
     drawn = 2 * torch.rand(size, generator=generator) - 1
@@ -35,9 +37,13 @@ def negatives(actions: Tensor, count: int, near: float, generator: Generator) ->
     close = (own + scales * torch.randn(size, generator=generator)).clamp(-1, 1)
     changed = torch.rand(size, generator=generator) < 0.5
     changed[..., 3:] &= torch.rand(*size[:2], 1, generator=generator) < 0.25
+    borrowed = actions[torch.randint(len(actions), size[:2], generator=generator)]
+    kinds = (borrowed, torch.where(changed, drawn, own), torch.where(changed, close, own))
     places = torch.arange(count)[:, None]
-    other = torch.where(places % 2 == 0, drawn, close)
-    return torch.where(places < near * count, torch.where(changed, other, own), drawn)
+    found = drawn
+    for place, kind in enumerate(kinds):
+        found = torch.where((places < near * count) & (places % len(kinds) == place), kind, found)
+    return found
 
 
 def cloning_loss(
@@ -56,8 +62,8 @@ def cloning_loss(
     for arm, own in enumerate(actions.split(ARM_ACTION, -1)):
         candidates = torch.cat([own[:, None], negatives(own, count, near, generator)], 1)
         energies = policy.energy(code, candidates, arm)
-        # A negative that is the action itself, as all coordinates in common give, is no counter-example.
-        same = (candidates[:, 1:] == own[:, None]).all(-1)
+        # A negative that is nearly the action itself is no counter-example.
+        same = (candidates[:, 1:] - own[:, None]).abs().amax(-1) < _SAME
         energies = torch.cat([energies[:, :1], energies[:, 1:].masked_fill(same, -torch.inf)], 1)
         losses.append(F.cross_entropy(energies, torch.zeros(len(own), dtype=torch.long)))
     return (losses[0] + losses[1]) / 2

@@ -1,7 +1,7 @@
 """Episodes of the teacher as training data, made once and kept in a file.
 
-In most episodes an arm is now and then driven a few steps at random, while labels stay the teacher's: the data show how to
-recover from places where the teacher alone would never be.
+In most episodes an arm is now and then driven a few steps at random, while labels stay the teacher's: the data show
+how to recover from places where the teacher alone would never be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hrf_paper.manipulation.drawing import Drawing
 from hrf_paper.manipulation.expert import expert_action
 from hrf_paper.manipulation.scene import Array
 
-__all__ = ["Demonstrations", "DemonstrationSettings", "Disturbance", "demonstrations"]
+__all__ = ["DemonstrationSettings", "Demonstrations", "Disturbance", "demonstrations"]
 
 _FIRST_SEED = 1_000_000  # seeds of episodes for judging lie below
 
@@ -39,7 +39,7 @@ class DemonstrationSettings:
         seed: of balls and disturbances.
     """
 
-    episodes: int = 250
+    episodes: int = 220
     steps: int = 60
     image_size: int = 64
     disturbed: float = 0.06
@@ -131,7 +131,9 @@ def _made(settings: DemonstrationSettings, report: Callable[[str], None] | None)
                 break
         delivered.append(table.delivered().mean())
         if report is not None and (episode + 1) % 40 == 0:
-            report(f"{episode + 1} of {settings.episodes} episodes, delivered {100 * np.mean(delivered):.1f} %")
+            report(
+                f"{episode + 1} of {settings.episodes} episodes, delivered {100 * np.mean(delivered):.1f} %"
+            )
     table.close()
     return Demonstrations(
         torch.from_numpy(np.array(images)),

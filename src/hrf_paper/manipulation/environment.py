@@ -84,9 +84,7 @@ class SweepingEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self._step = 0
         return self._observation(), self._information()
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Move both arms for a tenth of a second."""
         if not np.isfinite(action).all():
             raise ValueError(f"the action is {action}; expected finite numbers")

@@ -1,8 +1,8 @@
 """A scripted teacher that sees the balls: a function of the scene alone, without memory.
 
-Each arm serves its own half, from the outside in: it goes behind the balls of the outermost lane, lowers its paddle, pushes
-past the edge of the table and raises its paddle. The lane depends on the balls alone, and heights are asked for with full
-strength, so that small errors of a pupil do not add up.
+Each arm serves its own half, from the outside in: it goes behind the balls of the outermost lane, lowers its paddle,
+pushes past the edge of the table and raises its paddle. The lane depends on the balls alone, and heights are asked
+for with full strength, so that small errors of a pupil do not add up.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hrf_paper.manipulation.scene import (
 
 __all__ = ["expert_action"]
 
-_INWARD = 0.03  # from the outermost ball to the middle of the paddle, along x
-_LANE = 0.08  # width of a lane, from the outermost ball on
-_BEHIND = 0.05  # from the last ball of the lane to the paddle, along y
-_NEAR = 0.035  # within this distance of its place, a paddle goes down
+_INWARD = 0.04  # from the outermost ball to the middle of the paddle, along x
+_LANE = 0.1  # width of a lane, from the outermost ball on
+_BEHIND = 0.06  # from the last ball of the lane to the paddle, along y
+_BESIDE, _BEFORE, _PAST = 0.035, 0.06, 0.03  # a paddle goes down so far beside its place, behind it and before it
 _DOWN = LOWERED + 0.02  # a paddle below is on the table
 _GENTLE = 0.6  # of the largest change, while pushing
 _PASSED = EDGE + 0.03  # where a push ends
@@ -56,5 +56,5 @@ def _approach(balls: Array, pose: Array, arm: int, side: int) -> Array:
         place = np.array([side * (outward.max() - _INWARD), lane[:, 1].min() - _BEHIND])
         place = np.clip(place, LOWEST_POSE[arm, :2], HIGHEST_POSE[arm, :2])
     change = place - pose[:2]
-    lower = len(balls) and np.hypot(*change) < _NEAR
+    lower = len(balls) and abs(change[0]) < _BESIDE and -_PAST < change[1] < _BEFORE
     return np.array([*np.clip(change / LARGEST_CHANGE[:2], -1, 1), -1.0 if lower else 1.0])

@@ -1,11 +1,12 @@
 """The policy: a vision Performer encodes the image, and a small network gives every action an energy.
 
 An image is cut into patches. Their colours less a mean image, and their places, become tokens, which pass layers of
-attention. They are read out in two ways. On a grid of knots, a knot sums the values of the tokens around it, with bilinear
-weights. And a few pools, each a softmax over the tokens whose query comes from the poses, give expected places relative to
-both paddles. An action's energy is the sum of two terms, one per arm, so that a search finds each arm's half alone. A term
-is the logarithm of a sum of bumps, whose centres and heights come from the encoding: it may have several maxima, and costs
-little per action. All bumps have the same widths, so that the highest is the likeliest, not the narrowest.
+attention. They are read out in two ways. On a grid of knots, a knot sums the values of the tokens around it, with
+bilinear weights. And a few pools, each a softmax over the tokens whose query comes from the poses, give expected
+places relative to both paddles. An action's energy is the sum of two terms, one per arm, so that a search finds each
+arm's half alone. A term is the logarithm of a sum of bumps, whose centres and heights come from the encoding: it may
+have several maxima, and costs little per action. All bumps have the same widths, so that the highest is the
+likeliest, not the narrowest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from torch import Generator, Tensor, nn
 
 from hrf_paper.manipulation.attention import attention_flops, attention_layer
 from hrf_paper.manipulation.drawing import VIEW
+from hrf_paper.manipulation.scene import HIGHEST_POSE, LOWEST_POSE
 
 __all__ = ["ARM_ACTION", "Flops", "PerformerConfig", "VisionPerformer", "patches", "places"]
 
 ARM_ACTION = 6  # degrees of freedom of an arm
 _POSES = 2 * ARM_ACTION
-_OCTAVES = 4  # of the waves that encode places
+_OCTAVES, _POSE_OCTAVES = 4, 5  # of the waves that encode places and poses
+_POSE_WAVES = _POSES * (1 + 2 * _POSE_OCTAVES)
 _CONTRAST = 64.0  # unit of colours that differ from the mean image
 _WIDTH = 0.5  # of a bump, to begin with
 _REACH = 1.1  # centres lie within: actions of ±1 are common
@@ -107,13 +110,11 @@ class VisionPerformer(nn.Module):
 
     Attributes:
         mean_image: subtracted from every image, ``(size, size, 3)``.
-        pose_mean: of the training data, ``(12,)``.
-        pose_deviation: likewise.
     """
 
     mean_image: Tensor
-    pose_mean: Tensor
-    pose_deviation: Tensor
+    middle: Tensor
+    reach: Tensor
 
     def __init__(self, config: PerformerConfig, method: str, generator: Generator) -> None:
         super().__init__()
@@ -123,13 +124,13 @@ class VisionPerformer(nn.Module):
         self.layers = nn.ModuleList(_Layer(config, method, generator) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.values = nn.Linear(config.width, config.values)
-        self.questions = nn.Linear(_POSES, config.pools * _QUESTION)
+        self.questions = nn.Linear(_POSE_WAVES, config.pools * _QUESTION)
         self.answers = nn.Linear(config.width, _QUESTION)
         self.offsets = nn.Linear(config.width, 2)
         nn.init.normal_(self.questions.bias)  # pools that are nearly uniform learn slowly
         self._read = config.knots**2 * config.values + 4 * config.pools
         self.encoding = nn.Sequential(
-            nn.Linear(self._read + _POSES, config.hidden),
+            nn.Linear(self._read + _POSE_WAVES, config.hidden),
             nn.ReLU(),
             nn.Linear(config.hidden, config.code),
             nn.ReLU(),
@@ -137,8 +138,9 @@ class VisionPerformer(nn.Module):
         self.energies = nn.ModuleList(_Bumps(config.code, config.bumps) for _ in range(2))
         side = config.image_size
         self.register_buffer("mean_image", torch.zeros(side, side, 3))
-        self.register_buffer("pose_mean", torch.zeros(_POSES))
-        self.register_buffer("pose_deviation", torch.ones(_POSES))
+        low, high = (torch.from_numpy(limit).float().flatten() for limit in (LOWEST_POSE, HIGHEST_POSE))
+        self.register_buffer("middle", (low + high) / 2, persistent=False)
+        self.register_buffer("reach", (high - low) / 2, persistent=False)
 
     def forward(self, images: Tensor, poses: Tensor) -> Tensor:
         """Encode images ``(B, size, size, 3)``, 0 to 255, and poses ``(B, 12)``: ``(B, code)``."""
@@ -155,10 +157,13 @@ class VisionPerformer(nn.Module):
     def seen(self, images: Tensor, poses: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is read of images ``(B, size, size, 3)`` with poses ``(B, 12)``, as `read` does."""
         cut = patches((images.float() - self.mean_image) / _CONTRAST, self.config.patch)
-        return self.read(cut, places(self.config.image_size // self.config.patch).to(cut), self._standard(poses))
+        return self.read(
+            cut, places(self.config.image_size // self.config.patch).to(cut), self._standard(poses)
+        )
 
     def _standard(self, poses: Tensor) -> Tensor:
-        return (poses - self.pose_mean) / self.pose_deviation
+        """Return poses with waves of them, so that small differences are seen: ``(B, 12) -> (B, 12 + 120)``."""
+        return _waves((poses - self.middle) / self.reach, _POSE_OCTAVES)
 
     def read(self, cut: Tensor, at: Tensor, standard: Tensor) -> tuple[Tensor, Tensor]:
         """Encode patches ``(B, n, 3 patch²)`` at places ``(n, 2)``; the order of the patches does not matter.
@@ -166,12 +171,12 @@ class VisionPerformer(nn.Module):
         Args:
             cut: patches.
             at: their places (row, column) in [−1, 1].
-            standard: poses of deviation one, ``(B, 12)``.
+            standard: poses with their waves, ``(B, 132)``.
 
         Returns:
             The grid ``(B, knots² values)``, and expected places in metres ``(B, pools, 2)``.
         """
-        tokens = self.embed(cut) + self.embed_place(_waves(at))
+        tokens = self.embed(cut) + self.embed_place(_waves(at, _OCTAVES))
         for layer in self.layers:
             tokens = layer(tokens)
         tokens = self.norm(tokens)
@@ -218,7 +223,7 @@ class _Layer(nn.Module):
 
 
 class _Bumps(nn.Module):
-    """The energy of an arm's half of an action a: log Σ_k exp(h_k − Σ_i (a_i − c_ki)² / 2w_i²), with learned widths w."""
+    """The energy of an arm's half of an action a: log Σ_k exp(h_k − Σ_i (a_i − c_ki)² / 2w_i²), with learned w."""
 
     def __init__(self, code: int, bumps: int) -> None:
         super().__init__()
@@ -259,7 +264,7 @@ def _bilinear(at: Tensor, knots: int) -> Tensor:
     return (hats[:, 0, :, None] * hats[:, 1, None, :]).flatten(1)
 
 
-def _waves(at: Tensor) -> Tensor:
-    """Return places with sines and cosines of them: ``(n, 2) -> (n, 2 + 4 octaves)``."""
-    angles = (at[..., None] * math.pi * 2.0 ** (torch.arange(_OCTAVES).to(at) - 1)).flatten(-2)
-    return torch.cat([at, angles.sin(), angles.cos()], -1)
+def _waves(x: Tensor, octaves: int) -> Tensor:
+    """Return coordinates in [−1, 1] with sines and cosines of them: ``(n, c) -> (n, c + 2c octaves)``."""
+    angles = (x[..., None] * math.pi * 2.0 ** (torch.arange(octaves).to(x) - 1)).flatten(-2)
+    return torch.cat([x, angles.sin(), angles.cos()], -1)

@@ -51,8 +51,9 @@ def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = 60) 
     drawing = Drawing(_SIZE)
     seen, _ = environment.reset(seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    frames, taken, share = [], 0, 0.0
-    for taken in range(1, steps + 1):
+    frames: list[NDArray[np.uint8]] = []
+    share = 0.0
+    while len(frames) < steps:
         image, poses = (torch.from_numpy(seen[key])[None] for key in ("image", "poses"))
         large = drawing.image(environment.table.balls(), environment.table.poses())
         with torch.no_grad():
@@ -63,7 +64,7 @@ def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = 60) 
         if ended:
             break
     environment.close()
-    return Replay(frames, share, taken)
+    return Replay(frames, share, len(frames))
 
 
 def strip(frames: list[NDArray[np.uint8]], count: int) -> NDArray[np.uint8]:

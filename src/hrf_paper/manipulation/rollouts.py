@@ -79,7 +79,9 @@ def play(
     for step in range(steps):
         if film and 0 in running:
             frames.append(environments[0].table.photograph(256))
-        images, poses = (torch.from_numpy(np.stack([seen[i][k] for i in running])) for k in ("image", "poses"))
+        images, poses = (
+            torch.from_numpy(np.stack([seen[i][k] for i in running])) for k in ("image", "poses")
+        )
         actions = search(
             policy, images, poses, samples=how.samples, rounds=how.rounds, generator=generator
         ).numpy()

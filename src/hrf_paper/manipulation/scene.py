@@ -23,8 +23,8 @@ __all__ = [
     "HIGHEST_POSE",
     "HOME",
     "LARGEST_CHANGE",
-    "LOWEST_POSE",
     "LOWERED",
+    "LOWEST_POSE",
     "PADDLE",
     "RAISED",
     "TABLE",
@@ -55,14 +55,14 @@ CONTROL_SECONDS = 0.1
 EDGE = 0.22  # the table's end along y
 RAISED, LOWERED = 0.16, 0.06  # heights of a paddle's centre in the air and on the table
 BALL_RADIUS = 0.014
-PADDLE = (0.045, 0.008, 0.05)  # half extents: wide along x, thin along y
+PADDLE = (0.06, 0.008, 0.05)  # half extents: wide along x, thin along y
 ARMS = (((-0.72, 0.0, 0.0), 0.0), ((0.72, 0.0, 0.0), math.pi))  # base and yaw of each arm
 
 HOME: Array = np.array([[-0.14, -0.2, RAISED, 0, 0, 0], [0.14, -0.2, RAISED, 0, 0, 0]])
 LOWEST_POSE: Array = np.array(
-    [[-0.26, -0.24, LOWERED, -0.3, -0.3, -0.6], [0.04, -0.24, LOWERED, -0.3, -0.3, -0.6]]
+    [[-0.225, -0.24, LOWERED, -0.3, -0.3, -0.6], [0.065, -0.24, LOWERED, -0.3, -0.3, -0.6]]
 )
-HIGHEST_POSE: Array = np.array([[-0.04, 0.27, RAISED, 0.3, 0.3, 0.6], [0.26, 0.27, RAISED, 0.3, 0.3, 0.6]])
+HIGHEST_POSE: Array = np.array([[-0.065, 0.27, RAISED, 0.3, 0.3, 0.6], [0.225, 0.27, RAISED, 0.3, 0.3, 0.6]])
 LARGEST_CHANGE: Array = np.array([0.06, 0.06, 0.05, 0.2, 0.2, 0.2])  # of a pose per step
 
 TABLE = Block((0, EDGE - 0.3, -0.05), (0.5, 0.3, 0.05))

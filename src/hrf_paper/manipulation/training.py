@@ -60,6 +60,7 @@ class CloneTraining:
         judge_every: steps between judgements, and between checkpoints.
         judged_episodes: episodes of a judgement, with seeds from 0 on.
         search: the search for actions in them.
+        after: a training whose result this one starts from, with any attention.
         seed: of weights, maps, batches and negatives.
     """
 
@@ -67,8 +68,8 @@ class CloneTraining:
     model: PerformerConfig = field(default_factory=PerformerConfig)
     data: DemonstrationSettings = field(default_factory=DemonstrationSettings)
     steps: int = 1_500
-    batch: int = 64
-    negatives: int = 96
+    batch: int = 32
+    negatives: int = 64
     near: float = 0.5
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
@@ -76,6 +77,7 @@ class CloneTraining:
     judge_every: int = 500
     judged_episodes: int = 8
     search: Search = field(default_factory=Search)
+    after: CloneTraining | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -125,6 +127,9 @@ class CloneTrainer:
         self.history: list[dict[str, float]] = []
         if self.path.exists():
             self._load()
+        elif training.after is not None:
+            before = CloneTrainer(training.after, examples, report).trained()
+            self.policy.load_state_dict(before.state_dict())
 
     def trained(self, until: int | None = None) -> VisionPerformer:
         """Train to the end, or up to a step at which a checkpoint is written, and return the policy.
@@ -194,13 +199,10 @@ class CloneTrainer:
 
     @torch.no_grad()
     def _standardise(self) -> None:
-        """Take the means of images and poses from the demonstrations, as they are and mirrored."""
+        """Take the mean image from the demonstrations, as they are and mirrored."""
         examples, policy = self._examples, self.policy
         images = examples.images[:: max(1, len(examples.images) // 500)].float().mean(0)
         policy.mean_image.copy_((images + images.flip(1)) / 2)
-        poses = torch.cat([examples.poses, mirrored(examples.images[:1], examples.poses, examples.actions)[1]])
-        policy.pose_mean.copy_(poses.mean(0))
-        policy.pose_deviation.copy_(poses.std(0).clamp(min=1e-2))
 
     @property
     def _name(self) -> str:

@@ -6,21 +6,23 @@ import pytest
 
 from hrf_paper.experiments.experiment import run
 from hrf_paper.experiments.sweeping import EXPERIMENT
-from hrf_paper.experiments.sweeping.measure import QUICK, SCALED, key
+from hrf_paper.experiments.sweeping.measure import QUICK, SCALED, SCRATCH, key
 from hrf_paper.experiments.sweeping.shares import curves, share
 
+(RATE,) = SCALED.learning_rates
 GOOD = {"exact": 0.9, "HRF-A (8,8)": 0.88, "FAVOR+ 256": 0.88, "blind": 0.3}
 
 
-def part(delivered: float, attention: float, diverged: int | None = None) -> dict:
+def part(delivered: float, attention: float, *, tuned: bool = False) -> dict:
     flops = {"attention": attention, "encoder": attention + 1e6, "search": 4e7}
-    steps = range(SCALED.training.judge_every, SCALED.training.steps + 1, SCALED.training.judge_every)
+    every = SCALED.tuned_steps if tuned else SCALED.training.judge_every
+    steps = range(every, (every if tuned else SCALED.training.steps) + 1, every)
     return {
         "delivered": [delivered - 0.05, delivered + 0.05],
         "lost": [0.0, 0.0],
         "rewards": [delivered / 2, delivered / 2],
         "curve": [{"step": step, "loss": 1.0, "delivered": delivered} for step in steps],
-        "diverged": diverged,
+        "diverged": None,
         "flops": {"ours": flops, "paper's image": flops},
         "timings": {"training CPU seconds": 60.0},
     }
@@ -28,7 +30,11 @@ def part(delivered: float, attention: float, diverged: int | None = None) -> dic
 
 def results(shares: dict[str, float], *, cost: float = 1e7, divided: int | None = None) -> dict:
     found = {
-        key(name, r, 1e-3): part(shares.get(name, 0.5) + 0.01 * r, cost if name == "FAVOR+ 256" else 1e7)
+        key(name, r, RATE): part(
+            shares.get(name, 0.5) + 0.01 * r,
+            cost if name == "FAVOR+ 256" else 1e7,
+            tuned=name not in SCRATCH,
+        )
         for name in SCALED.methods
         for r in range(SCALED.runs)
     }
@@ -75,15 +81,24 @@ def test_shares_are_means_over_trainings():
     found = share(SCALED, results(GOOD), "exact")
     assert found.values == pytest.approx([90, 91, 92])
     assert found.mean == pytest.approx(91)
-    assert found.half_width == pytest.approx(4.303 / 3**0.5, rel=1e-3)  # Student's t with two degrees of freedom
+    assert found.half_width == pytest.approx(
+        4.303 / 3**0.5, rel=1e-3
+    )  # Student's t with two degrees of freedom
 
 
 def test_a_curve_that_ends_early_counts_as_nothing_delivered():
     broken = results(GOOD)
-    broken[key("exact", 0, 1e-3)]["curve"].pop()
+    broken[key("exact", 0, RATE)]["curve"].pop()
     steps, found = curves(SCALED, broken, "exact")
     assert len(steps) == len(found[0]) == len(found[1])
     assert found[0][-1] == 0 < found[1][-1]
+
+
+def test_the_curve_of_a_tuned_method_begins_where_exact_attention_ends():
+    found = results(GOOD)
+    steps, tuned = curves(SCALED, found, "HRF-A (8,8)")
+    assert steps == [SCALED.training.steps, SCALED.training.steps + SCALED.tuned_steps]
+    assert tuned[0] == pytest.approx([90, 88])
 
 
 @pytest.mark.slow

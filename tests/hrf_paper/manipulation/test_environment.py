@@ -32,7 +32,8 @@ def test_reward_is_the_share_of_balls_in_bowls():
         _, reward, ended, truncated, found = environment.step(action)
         rewards.append(reward)
         assert reward == environment.table.delivered().mean() == found["delivered"]
-        assert not (ended or truncated)
+        assert not ended
+        assert not truncated
     assert 0 == rewards[0] < rewards[-1] <= 1
     environment.close()
 

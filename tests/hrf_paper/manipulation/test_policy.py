@@ -51,7 +51,7 @@ def test_the_order_of_patches_does_not_matter(method):
 def test_a_finer_grid_of_patches_is_read_on_the_same_knots():
     net = policy()
     cut = torch.randn(1, 36, 192, generator=Generator().manual_seed(0))
-    fine, coarse = (net.read(cut[:, : n * n], places(n), torch.zeros(1, 12)) for n in (6, 4))
+    fine, coarse = (net.read(cut[:, : n * n], places(n), torch.zeros(1, 132)) for n in (6, 4))
     assert [part.shape for part in fine] == [part.shape for part in coarse]
 
 
@@ -61,7 +61,9 @@ def test_pools_that_look_at_one_patch_expect_its_place():
         torch.nn.init.zeros_(net.offsets.weight)
         torch.nn.init.zeros_(net.offsets.bias)
     at = torch.tensor([[-1.0, -1.0]])  # the upper left corner
-    assert torch.allclose(net.read(torch.zeros(1, 1, 192), at, torch.zeros(1, 12))[1], torch.tensor([-0.32, 0.38]))
+    assert torch.allclose(
+        net.read(torch.zeros(1, 1, 192), at, torch.zeros(1, 132))[1], torch.tensor([-0.32, 0.38])
+    )
 
 
 @pytest.mark.parametrize("method", ["FAVOR+ 256", "HRF-A (8,8)", "Trig 256"])
@@ -140,7 +142,9 @@ def test_an_energy_is_the_logarithm_of_a_mixture():
     wanted = torch.zeros(2, 7)
     for bump in shapes.unbind(1):
         density = torch.distributions.Normal(1.1 * bump[:, None, 1:].tanh(), 0.2).log_prob(actions).sum(-1)
-        wanted += torch.exp(bump[:, :1] + density - 6 * torch.distributions.Normal(0.0, 0.2).log_prob(torch.zeros(())))
+        wanted += torch.exp(
+            bump[:, :1] + density - 6 * torch.distributions.Normal(0.0, 0.2).log_prob(torch.zeros(()))
+        )
     assert torch.allclose(net.energy(code, actions, 1), wanted.log(), atol=1e-3)
 
 

@@ -75,7 +75,9 @@ def test_a_loss_that_is_no_number_is_named(examples):
     trainer = CloneTrainer(TRAINING, examples)
     with torch.no_grad():
         trainer.policy.embed.weight.fill_(torch.nan)
-    with pytest.raises(Diverged, match=r"the loss of step 0 is not a finite number, with the attention HRF-A"):
+    with pytest.raises(
+        Diverged, match=r"the loss of step 0 is not a finite number, with the attention HRF-A"
+    ):
         trainer.trained()
 
 
@@ -97,7 +99,9 @@ def test_a_policy_comes_back_from_its_file(examples, tmp_path):
     policy = CloneTrainer(TRAINING, examples).policy.eval()
     save_policy(tmp_path / "policy.safetensors", policy, TRAINING)
     back = load_policy(tmp_path / "policy.safetensors")
-    assert torch.equal(back(examples.images[:2], examples.poses[:2]), policy(examples.images[:2], examples.poses[:2]))
+    assert torch.equal(
+        back(examples.images[:2], examples.poses[:2]), policy(examples.images[:2], examples.poses[:2])
+    )
     episodes = [play(net, (3,), Search(8, 2), steps=3) for net in (policy, back)]
     assert episodes[0].rewards == episodes[1].rewards
 
@@ -107,7 +111,10 @@ def test_a_policy_comes_back_from_its_file(examples, tmp_path):
     [
         ({"steps": 5}, "steps is 5; expected a multiple of judge_every, 2"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a positive number"),
-        ({"data": DemonstrationSettings()}, "images of 16 pixels and the demonstrations 64; expected one size"),
+        (
+            {"data": DemonstrationSettings()},
+            "images of 16 pixels and the demonstrations 64; expected one size",
+        ),
     ],
 )
 def test_bad_trainings_get_a_sentence(change, sentence):

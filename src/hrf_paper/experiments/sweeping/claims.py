@@ -69,7 +69,7 @@ def _flops(settings: Settings, results: Results) -> Claim:
         total=len(ratios),
         cases="ratios",
         criterion="at least 3",
-        sentence=f"FLOPs of {_REGULAR} over those of {_HYBRID}: {listed}. The search for actions costs the same in both.",
+        sentence=f"FLOPs of {_REGULAR} over those of {_HYBRID}: {listed}. The search costs the same in both.",
     )
 
 
@@ -79,7 +79,7 @@ def _diverged(settings: Settings, results: Results) -> Claim:
     for name in settings.methods:
         if name.startswith(("FAVOR+", "Trig")):
             for i, part in enumerate(method_parts(settings, results, name)):
-                tried[f"{name}, training {i}"] = part["diverged"]  # type: ignore[assignment]
+                tried[f"{name}, training {i}"] = part["diverged"]
     broken = {name: step for name, step in tried.items() if step is not None}
     listed = "; ".join(f"{name}: step {step}" for name, step in broken.items()) or "none"
     return Claim(
@@ -102,7 +102,7 @@ def _sight(shares: dict[str, Share]) -> Claim:
         claim="Does the task need sight, and is it learned?",
         paper="not asked",
         ours=f"exact attention {exact.text} %, blind {blind.text} % of the balls",
-        sentence=f"Of the balls on unseen starts, exact attention delivers {exact.mean:.1f} % and a policy that sees no "
+        sentence=f"Of the balls on unseen starts, exact attention delivers {exact.mean:.1f} % and a policy without an "
         f"image {blind.mean:.1f} %; at least {_ENOUGH:.0f} % and below {_BLIND_MOST:.0f} % {met} reached.",
     )
 

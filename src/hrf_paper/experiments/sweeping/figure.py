@@ -29,13 +29,17 @@ def figure(settings: Settings, results: Results) -> Figure:
     drawing = canvas(14.0, 6.2)
     shares = {name: share(settings, results, name) for name in settings.methods}
     finding = ", ".join(
-        f"{name} {shares[name].mean:.0f} %" for name in ("exact", "HRF-A (8,8)", "FAVOR+ 256") if name in shares
+        f"{name} {shares[name].mean:.0f} %"
+        for name in ("exact", "HRF-A (8,8)", "FAVOR+ 256")
+        if name in shares
     )
+    tuned = f", {settings.tuned_steps} more after maps took the place of exact attention"
+    tuned = tuned if settings.tuned_steps else ""
     headline(
         drawing,
         f"Balls delivered on unseen starts: {finding}",
-        f"two arms, 12 balls, {settings.training.steps:,} steps of implicit behaviour cloning; trainings per method: "
-        f"{settings.runs * len(settings.learning_rates)}\n"
+        f"two arms, 12 balls, {settings.training.steps:,} steps of implicit behaviour cloning{tuned}; "
+        f"trainings per method: {settings.runs * len(settings.learning_rates)}\n"
         f"left: {settings.training.judged_episodes} episodes per point, band from the worst to the best training; "
         f"right: {settings.episodes} other episodes per training",
     )
@@ -68,10 +72,18 @@ def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
         axes.plot([flops, flops], [min(found.values), max(found.values)], color=colour, linewidth=1.5)
         axes.plot([flops], [found.mean], "o", color=colour, markersize=8)
         axes.annotate(
-            name, (flops, found.mean), xytext=(8, 0), textcoords="offset points", va="center", color=colour, size=9
+            name,
+            (flops, found.mean),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            size=9,
         )
     if "blind" in settings.methods:
         blind = share(settings, results, "blind").mean
         axes.axhline(blind, color=GREY, linewidth=1, linestyle=":")
-        axes.text(0.01, blind + 1, f"blind {blind:.0f} %", transform=axes.get_yaxis_transform(), color=GREY, size=9)
+        axes.text(
+            0.01, blind + 1, f"blind {blind:.0f} %", transform=axes.get_yaxis_transform(), color=GREY, size=9
+        )
     axes.margins(x=0.2)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy import stats
 
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.sweeping.measure import Settings, key
+from hrf_paper.experiments.sweeping.measure import SCRATCH, Settings, key
 
 __all__ = ["Share", "curves", "method_parts", "share"]
 
@@ -34,7 +34,7 @@ class Share(NamedTuple):
         return f"{self.mean:.0f}{spread}"
 
 
-def method_parts(settings: Settings, results: Results, method: str) -> list[dict[str, object]]:
+def method_parts(settings: Settings, results: Results, method: str) -> list[dict[str, Any]]:
     """Return the parts of a method, one per run and learning rate."""
     return [
         results[key(method, run, rate)] for run in range(settings.runs) for rate in settings.learning_rates
@@ -43,10 +43,7 @@ def method_parts(settings: Settings, results: Results, method: str) -> list[dict
 
 def share(settings: Settings, results: Results, method: str, quantity: str = "delivered") -> Share:
     """Return ``delivered``, ``lost`` or ``rewards`` of a method, in percent."""
-    values = [
-        100 * statistics.fmean(part[quantity])  # type: ignore[arg-type]
-        for part in method_parts(settings, results, method)
-    ]
+    values = [100 * statistics.fmean(part[quantity]) for part in method_parts(settings, results, method)]
     half = math.nan
     if (count := len(values)) > 1:
         half = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
@@ -54,10 +51,26 @@ def share(settings: Settings, results: Results, method: str, quantity: str = "de
 
 
 def curves(settings: Settings, results: Results, method: str) -> tuple[list[float], list[list[float]]]:
-    """Return the steps of the judgements and, per training, the delivered shares in percent, 0 after a divergence."""
-    steps = list(range(settings.training.judge_every, settings.training.steps + 1, settings.training.judge_every))
-    found = []
-    for part in method_parts(settings, results, method):
-        seen = [100 * point["delivered"] for point in part["curve"]]  # type: ignore[attr-defined]
-        found.append(seen + [0.0] * (len(steps) - len(seen)))
-    return [float(step) for step in steps], found
+    """Return the steps of the judgements and, per training, the delivered shares in percent, 0 after a divergence.
+
+    The curve of a method that took the place of exact attention begins where that of exact attention ends.
+    """
+    training = settings.training
+    tuned = bool(settings.tuned_steps) and method not in SCRATCH
+    first, last, every = 0, training.steps, training.judge_every
+    if tuned:
+        first, last, every = training.steps, training.steps + settings.tuned_steps, settings.tuned_steps
+    steps = [float(step) for step in range(first + every, last + 1, every)]
+    found = [_padded(_delivered(part), len(steps)) for part in method_parts(settings, results, method)]
+    if tuned:
+        ends = [_delivered(part)[-1:] for part in method_parts(settings, results, "exact")]
+        return [float(first), *steps], [end + curve for end, curve in zip(ends, found, strict=True)]
+    return steps, found
+
+
+def _delivered(part: dict[str, Any]) -> list[float]:
+    return [100 * point["delivered"] for point in part["curve"]]
+
+
+def _padded(values: list[float], length: int) -> list[float]:
+    return values + [0.0] * (length - len(values))

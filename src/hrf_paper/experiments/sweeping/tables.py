@@ -26,9 +26,11 @@ def _policies(settings: Settings, results: Results) -> Table:
     for name in settings.methods:
         found = [share(settings, results, name, quantity) for quantity in ("delivered", "lost", "rewards")]
         parts = method_parts(settings, results, name)
-        seconds = [part["timings"]["training CPU seconds"] for part in parts]  # type: ignore[index]
+        seconds = [part["timings"]["training CPU seconds"] for part in parts]
         each = ", ".join(f"{value:.0f}" for value in found[0].values)
-        rows.append((name, found[0].text, each, *(f.text for f in found[1:]), f"{sum(seconds) / len(parts):.0f}"))
+        rows.append(
+            (name, found[0].text, each, *(f.text for f in found[1:]), f"{sum(seconds) / len(parts):.0f}")
+        )
     return Table(
         "Policies on unseen starts: percent of the balls",
         ("attention", "delivered", "each training", "lost", "reward per step", "CPU seconds"),
@@ -42,14 +44,16 @@ def _costs(settings: Settings, results: Results) -> Table:
     rows = []
     for name in settings.methods:
         flops = results[key(name, 0, settings.learning_rates[0])]["flops"]
-        counts = [flops[size][part] for size in ("ours", "paper's image") for part in ("attention", "encoder")]
+        counts = [
+            flops[size][part] for size in ("ours", "paper's image") for part in ("attention", "encoder")
+        ]
         rows.append((name, *(number(count, grouped=True) for count in (*counts, flops["ours"]["search"]))))
     return Table(
         "FLOPs per decision",
         ("attention", "attention", "encoder", "attention, 500²", "encoder, 500²", "search"),
         rows,
-        caption=f"An image of {settings.training.model.image_size}² pixels as trained, and the paper's of 500² in patches "
-        "of 20². The encoder contains attention; the search tries the energies of actions",
+        caption=f"An image of {settings.training.model.image_size}² pixels as trained, and the paper's of 500² in "
+        "patches of 20². The encoder contains attention; the search tries the energies of actions",
     )
 
 
