@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo demo-distributed reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -35,6 +35,10 @@ demo: $(VENV)/.installed   ## the error of every estimator over the angle, then 
 demo-distributed: $(VENV)/.installed   ## attention over 2 and 4 processes: equality with one process, bytes moved
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m examples.distributed
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 4 -m examples.distributed
+
+demo-robots: $(VENV)/.installed   ## trained robots on unseen ground: what they do and where they look
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrf_paper.locomotion replay --gif results/locomotion.gif
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrf_paper.manipulation replay --gif results/sweeping.gif
 
 reproduce: $(VENV)/.installed   ## the paper's figures and tables, with verdicts: docs/results
 	OMP_NUM_THREADS=1 $(BIN)/hrf reproduce all --out docs/results

@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "wikitext2-metrics": "softmax distributions of a language model on WikiText-2, with lengths near 1",
     "sampled-softmax": "language models trained with drawn words",
     "speech": "word error rates of a Conformer-Transducer with any attention (section on speech)",
+    "locomotion": "a quadruped on stepping stones, with attention in its policy (section on robotics)",
 }
 # Classes of the style sheet, by verdict.
 _CLASSES = {"holds": "holds", "partly": "open", "fails": "fails", "beyond": "open"}

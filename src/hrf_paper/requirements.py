@@ -8,6 +8,8 @@ from importlib.util import find_spec
 __all__ = ["INSTALL", "missing", "require"]
 
 INSTALL = "pip install 'hybrid-random-features[paper]'"
+# Modules that another extra has.
+_EXTRAS = dict.fromkeys(("gymnasium", "numba", "pybullet"), "robotics")
 # Names of distributions that differ from the names of their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "Pillow"}
 
@@ -25,7 +27,9 @@ def require(user: str, modules: Iterable[str]) -> None:
         modules: names to import.
     """
     if absent := _absent(modules):
-        raise ModuleNotFoundError(f"{user} needs {' and '.join(missing(absent))}: {INSTALL}", name=absent[0])
+        extra = next((_EXTRAS[name] for name in absent if name in _EXTRAS), "paper")
+        install = INSTALL.replace("paper", extra)
+        raise ModuleNotFoundError(f"{user} needs {' and '.join(missing(absent))}: {install}", name=absent[0])
 
 
 def _absent(modules: Iterable[str]) -> list[str]:

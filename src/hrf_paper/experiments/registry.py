@@ -10,6 +10,7 @@ from hrf_paper.experiments import (
     clustering,
     cost,
     lambda_estimates,
+    locomotion,
     max_relative_error,
     mse_surface,
     pointwise,
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         wikitext2_metrics,
         sampled_softmax,
         speech,
+        locomotion,
         sweeping,
     )
 }
