@@ -45,8 +45,8 @@ METHODS: dict[str, Plain | Maker] = {
 # Regular features whose sums are divided as they are, without a rule for small or negative denominators.
 DIVIDED: dict[str, Maker] = {
     f"{name} {features}, divided as is": partial(kind, n_projections=features // 2)
-    for name, kind in (("FAVOR+", hrf.Positive), ("Trig", hrf.Trigonometric))
-    for features in (8, 32, 256)
+    for name, kind, sizes in (("FAVOR+", hrf.Positive, (8, 32)), ("Trig", hrf.Trigonometric, (8, 32, 256)))
+    for features in sizes
 }
 
 

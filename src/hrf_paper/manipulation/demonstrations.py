@@ -1,7 +1,8 @@
 """Episodes of the teacher as training data, made once and kept in a file.
 
 In most episodes an arm is now and then driven a few steps at random, while labels stay the teacher's: the data show
-how to recover from places where the teacher alone would never be.
+how to recover from places where the teacher alone would never be. Glimpses, random scenes with the teacher's action,
+show more layouts of the balls than episodes do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.manipulation.drawing import Drawing
 from hrf_paper.manipulation.expert import expert_action
+from hrf_paper.manipulation.glimpses import random_scene
 from hrf_paper.manipulation.scene import Array
 
 __all__ = ["DemonstrationSettings", "Demonstrations", "Disturbance", "demonstrations"]
@@ -33,13 +35,15 @@ class DemonstrationSettings:
 
     Attributes:
         episodes: number of episodes.
+        glimpses: number of random scenes.
         steps: longest episode.
         image_size: pixels per side.
         disturbed: probability that an arm begins to be driven at random, per step; in one episode of four it is 0.
         seed: of balls and disturbances.
     """
 
-    episodes: int = 220
+    episodes: int = 60
+    glimpses: int = 16_000
     steps: int = 60
     image_size: int = 64
     disturbed: float = 0.06
@@ -135,6 +139,12 @@ def _made(settings: DemonstrationSettings, report: Callable[[str], None] | None)
                 f"{episode + 1} of {settings.episodes} episodes, delivered {100 * np.mean(delivered):.1f} %"
             )
     table.close()
+    for glimpse in range(settings.glimpses):
+        rng = np.random.default_rng([_FIRST_SEED + 1, settings.seed, glimpse])
+        balls, wanted = random_scene(rng)
+        images.append(drawing.image(balls, wanted + rng.normal(0, 0.003, wanted.shape)))
+        poses.append(wanted.ravel())
+        actions.append(expert_action(balls, wanted))
     return Demonstrations(
         torch.from_numpy(np.array(images)),
         *(torch.from_numpy(np.array(part, np.float32)) for part in (poses, actions, delivered)),

@@ -25,7 +25,11 @@ __all__ = ["expert_action"]
 _INWARD = 0.04  # from the outermost ball to the middle of the paddle, along x
 _LANE = 0.1  # width of a lane, from the outermost ball on
 _BEHIND = 0.06  # from the last ball of the lane to the paddle, along y
-_BESIDE, _BEFORE, _PAST = 0.035, 0.06, 0.03  # a paddle goes down so far beside its place, behind it and before it
+_BESIDE, _BEFORE, _PAST = (
+    0.035,
+    0.06,
+    0.03,
+)  # a paddle goes down so far beside its place, behind it and before it
 _DOWN = LOWERED + 0.02  # a paddle below is on the table
 _GENTLE = 0.6  # of the largest change, while pushing
 _PASSED = EDGE + 0.03  # where a push ends

@@ -70,7 +70,7 @@ class CloneTraining:
     steps: int = 1_500
     batch: int = 32
     negatives: int = 64
-    near: float = 0.5
+    near: float = 0.75
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     clip: float = 1.0

@@ -116,5 +116,5 @@ def test_the_image_is_mirrored_with_the_scene():
 
 def test_without_the_extra_a_sentence_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pybullet", None)
-    with pytest.raises(ModuleNotFoundError, match="the experiment sweeping needs pybullet: pip install"):
+    with pytest.raises(ModuleNotFoundError, match=r"sweeping needs pybullet: pip install .*robotics"):
         reproduce([EXPERIMENTS["sweeping"]], quick=True, seed=0, out=tmp_path)

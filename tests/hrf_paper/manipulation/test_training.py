@@ -12,7 +12,7 @@ from hrf_paper.manipulation.performer import PerformerConfig
 from hrf_paper.manipulation.rollouts import Search, play
 from hrf_paper.manipulation.training import CloneTrainer, CloneTraining, Diverged, load_policy, save_policy
 
-DATA = DemonstrationSettings(episodes=2, steps=6, image_size=16)
+DATA = DemonstrationSettings(episodes=2, glimpses=10, steps=6, image_size=16)
 TRAINING = CloneTraining(
     "HRF-A (8,8)",
     PerformerConfig(image_size=16, patch=8, width=16, heads=2, layers=1, hidden=16, knots=2, code=16),

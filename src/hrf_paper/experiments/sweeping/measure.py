@@ -156,7 +156,7 @@ _SMALL = PerformerConfig(width=64, heads=2, layers=1, hidden=128)
 FULL = Settings(
     CloneTraining(
         model=PerformerConfig(),
-        data=DemonstrationSettings(episodes=1_000),
+        data=DemonstrationSettings(episodes=500, glimpses=100_000),
         steps=10_000,
         batch=64,
         judge_every=1_000,
@@ -168,15 +168,16 @@ FULL = Settings(
 )
 # Three runs at one learning rate, larger than the paper's since steps are few: a quarter of an hour on a core.
 SCALED = Settings(
-    CloneTraining(model=_SMALL, steps=2_400, judge_every=400, judged_episodes=4, learning_rate=3e-3),
-    tuned_steps=100,
+    CloneTraining(model=_SMALL, steps=1_800, judge_every=600, judged_episodes=4, learning_rate=3e-3),
+    tuned_steps=80,
     learning_rates=(3e-3,),
-    divided_steps=60,
+    episodes=16,
+    divided_steps=40,
 )
 QUICK = Settings(
     CloneTraining(
         model=PerformerConfig(width=16, heads=1, layers=1, hidden=16, values=2, code=16),
-        data=DemonstrationSettings(episodes=4, steps=12),
+        data=DemonstrationSettings(episodes=4, glimpses=50, steps=12),
         steps=4,
         batch=8,
         negatives=16,
