@@ -25,9 +25,9 @@ _REFLECTED = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
 def negatives(actions: Tensor, count: int, near: float, generator: Generator) -> Tensor:
     """Draw counter-examples for actions of an arm: ``(B, 6) -> (B, count, 6)``.
 
-    A share ``near`` of them resembles the demonstrations, in equal parts. Some are actions of other examples, which makes
-    the energy choose between all that the teacher does. Some have coordinates of the action drawn anew, uniformly or
-    close by; angles stay in three of four of these, since they give an action away: the teacher holds its paddles
+    A share ``near`` of them resembles the demonstrations, in equal parts. Some are actions of other examples, which
+    makes the energy choose between all that the teacher does. Some have coordinates of the action drawn anew, uniformly
+    or close by; angles stay in three of four of these, since they give an action away: the teacher holds its paddles
     straight. The others are uniform in [−1, 1].
     """
     size = (len(actions), count, ARM_ACTION)
@@ -73,23 +73,24 @@ def cloning_loss(
 def search(
     policy: VisionPerformer, images: Tensor, poses: Tensor, *, samples: int, rounds: int, generator: Generator
 ) -> Tensor:
-    """Return actions of high energy ``(B, 12)``, found without derivatives.
+    """Return actions ``(B, 12)`` at maxima of the energy, found without derivatives.
 
-    In each round, samples are drawn anew in proportion to the softmax of their energies, with noise that shrinks.
+    The first round draws uniform samples and keeps one, with the probability that the softmax of energies gives it: a
+    policy that always took the highest maximum would wait for ever where two actions are nearly as good. Later rounds
+    try samples around the action so far, with noise that shrinks, and keep the best.
     """
     code = policy(images, poses)
+    rows = torch.arange(len(code))
     found = []
     for arm in range(2):
         tried = 2 * torch.rand(len(code), samples, ARM_ACTION, generator=generator) - 1
-        for turn in range(rounds):
-            energies = policy.energy(code, tried, arm)
-            best = tried[torch.arange(len(code)), energies.argmax(1)]
-            if turn < rounds - 1:
-                chosen = torch.multinomial(energies.softmax(1), samples, True, generator=generator)
-                kept = tried.gather(1, chosen[..., None].expand_as(tried))
-                noise = _NOISE * _SHRINK**turn * torch.randn(tried.shape, generator=generator)
-                tried = (kept + noise).clamp(-1, 1)
-                tried[:, 0] = best
+        chances = policy.energy(code, tried, arm).softmax(1)
+        best = tried[rows, torch.multinomial(chances, 1, generator=generator)[:, 0]]
+        for turn in range(rounds - 1):
+            noise = _NOISE * _SHRINK**turn * torch.randn(tried.shape, generator=generator)
+            noise[:, 0] = 0
+            tried = (best[:, None] + noise).clamp(-1, 1)
+            best = tried[rows, policy.energy(code, tried, arm).argmax(1)]
         found.append(best)
     return torch.cat(found, 1)
 

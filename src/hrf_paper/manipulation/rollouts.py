@@ -29,8 +29,8 @@ class Search:
         rounds: number of rounds.
     """
 
-    samples: int = 1_024
-    rounds: int = 6
+    samples: int = 512
+    rounds: int = 4
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.rounds < 1:
