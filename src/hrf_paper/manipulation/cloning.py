@@ -84,7 +84,8 @@ def search(
     found = []
     for arm in range(2):
         tried = 2 * torch.rand(len(code), samples, ARM_ACTION, generator=generator) - 1
-        chances = policy.energy(code, tried, arm).softmax(1)
+        # A policy that diverged acts at random.
+        chances = policy.energy(code, tried, arm).nan_to_num(0.0).softmax(1)
         best = tried[rows, torch.multinomial(chances, 1, generator=generator)[:, 0]]
         for turn in range(rounds - 1):
             noise = _NOISE * _SHRINK**turn * torch.randn(tried.shape, generator=generator)

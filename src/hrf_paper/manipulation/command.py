@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--policy", choices=_POLICIES, default="exact", help="attention of a committed policy")
     shown.add_argument("--checkpoint", type=Path, help="a policy of your own instead")
     shown.add_argument("--seed", type=int, default=2_000, help="of the start, unseen in training")
-    shown.add_argument("--steps", type=int, default=60, help="longest episode")
+    shown.add_argument("--steps", type=int, default=80, help="longest episode")
     shown.add_argument("--gif", type=Path, default=Path("results/sweeping.gif"))
     shown.add_argument("--frames", type=Path, help="a PNG of six frames, beside the GIF")
     return parser

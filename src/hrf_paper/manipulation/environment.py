@@ -16,7 +16,7 @@ from hrf_paper.manipulation.table import SweepingTable
 __all__ = ["CAMERAS", "IMAGE_SIZE", "STEPS", "SweepingEnv"]
 
 IMAGE_SIZE = 64
-STEPS = 60  # per episode
+STEPS = 80  # per episode
 CAMERAS = ("drawn", "rendered")
 _VIDEO_SIZE = 256
 

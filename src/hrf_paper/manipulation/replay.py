@@ -45,7 +45,7 @@ def policy_path(name: str) -> Path:
     return Path(__file__).parent / "policies" / f"{name}.safetensors"
 
 
-def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = 60) -> Replay:
+def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = 80) -> Replay:
     """Let a policy act in the episode of a seed."""
     environment = SweepingEnv(image_size=policy.config.image_size, steps=steps)
     drawing = Drawing(_SIZE)

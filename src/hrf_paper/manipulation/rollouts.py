@@ -57,7 +57,7 @@ class Episodes:
 
 
 def play(
-    policy: VisionPerformer, seeds: Sequence[int], how: Search, *, steps: int = 60, film: bool = False
+    policy: VisionPerformer, seeds: Sequence[int], how: Search, *, steps: int = 80, film: bool = False
 ) -> Episodes:
     """Let a policy act in one episode per seed.
 

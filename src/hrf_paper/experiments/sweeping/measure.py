@@ -168,11 +168,11 @@ FULL = Settings(
 )
 # Three runs at one learning rate, larger than the paper's since steps are few: a quarter of an hour on a core.
 SCALED = Settings(
-    CloneTraining(model=_SMALL, steps=1_200, judge_every=600, judged_episodes=4, learning_rate=3e-3),
-    tuned_steps=60,
+    CloneTraining(model=_SMALL, steps=900, judge_every=450, judged_episodes=2, learning_rate=3e-3),
+    tuned_steps=40,
     learning_rates=(3e-3,),
-    episodes=12,
-    divided_steps=30,
+    episodes=8,
+    divided_steps=20,
 )
 QUICK = Settings(
     CloneTraining(
