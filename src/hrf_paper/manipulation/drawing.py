@@ -39,7 +39,7 @@ class Drawing:
             raise ValueError(f"the image size is {size}; expected at least 16 pixels")
         left, low, extent = VIEW
         self.size, self._pixel = size, extent / size
-        centres = (np.arange(size) + 0.5) * self._pixel
+        centres: Array = (np.arange(size, dtype=np.float64) + 0.5) * self._pixel
         self._x: Array = (left + centres)[None, :]  # (1, W)
         self._y: Array = (low + extent - centres)[:, None]  # (H, 1): the bowls are at the top
         self._background = self._furniture()

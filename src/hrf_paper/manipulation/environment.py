@@ -23,7 +23,7 @@ _VIDEO_SIZE = 256
 Observation = dict[str, NDArray[Any]]
 
 
-class SweepingEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+class SweepingEnv(gymnasium.Env[Any, NDArray[np.float32]]):
     """Two arms with paddles sweep red balls over the edge of a table into green bowls.
 
     Observation: a dictionary with ``image``, ``(size, size, 3)`` of type uint8, and ``poses``, ``(12,)``: x, y, z (m),
@@ -94,7 +94,7 @@ class SweepingEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         ended = bool(found["delivered"] + found["lost"] > 1 - 1e-9)
         return self._observation(), found["delivered"], ended, self._step >= self._steps, found
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """Return a frame of a video, ``(256, 256, 3)``, with ``render_mode="rgb_array"``."""
         return self.table.photograph(_VIDEO_SIZE) if self.render_mode else None
 

@@ -61,7 +61,7 @@ def test_random_scenes_are_in_the_workspace_and_show_all_that_the_teacher_does()
     for seed in range(200):
         balls, poses = random_scene(np.random.default_rng(seed))
         assert balls.shape == (12, 3)
-        assert ((LOWEST_POSE <= poses) & (poses <= HIGHEST_POSE)).all()
+        assert ((poses >= LOWEST_POSE) & (poses <= HIGHEST_POSE)).all()
         actions.append(np.r_[expert_action(balls, poses)[:3], poses[0, 2]])
     found = np.array(actions)
     air, down = found[found[:, 3] > LOWERED + 0.02], found[found[:, 3] < LOWERED + 0.02]

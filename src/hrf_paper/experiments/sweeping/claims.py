@@ -53,7 +53,7 @@ def _flops(settings: Settings, results: Results) -> Claim:
     counts: dict[str, Any] = {
         name: results[key(name, 0, settings.learning_rates[0])]["flops"] for name in (_HYBRID, _REGULAR)
     }
-    ratios = {}
+    ratios: dict[str, float] = {}
     for size in ("ours", "paper's image"):
         hybrid, regular = (counts[name][size] for name in (_HYBRID, _REGULAR))
         ratios |= {
