@@ -30,7 +30,7 @@ _REPORT_EVERY = 100  # steps
 
 
 class Diverged(ArithmeticError):
-    """A loss that is not a number.
+    """A loss, or its gradient, that is not a finite number.
 
     Args:
         step: the step in which it was found.
@@ -38,7 +38,9 @@ class Diverged(ArithmeticError):
     """
 
     def __init__(self, step: int, method: str) -> None:
-        super().__init__(f"the loss of step {step} is not a finite number, with the attention {method}")
+        super().__init__(
+            f"the loss of step {step} or its gradient is not finite, with the attention {method}"
+        )
         self.step, self.method = step, method
 
 
@@ -180,11 +182,11 @@ class CloneTrainer:
             near=training.near,
             generator=generator,
         )
-        if not bool(loss.isfinite()):
-            raise Diverged(step, training.method)
         self._optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.policy.parameters(), training.clip)
+        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), training.clip)
+        if not bool((loss + norm).isfinite()):
+            raise Diverged(step, training.method)
         self._optimizer.step()
         return loss.item()
 
