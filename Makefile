@@ -38,6 +38,7 @@ demo-distributed: $(VENV)/.installed   ## attention over 2 and 4 processes: equa
 
 demo-robots: $(VENV)/.installed   ## trained robots on unseen ground: what they do and where they look
 	OMP_NUM_THREADS=1 $(BIN)/python -m hrf_paper.locomotion replay --gif results/locomotion.gif
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrf_paper.manipulation replay --gif results/sweeping.gif
 
 reproduce: $(VENV)/.installed   ## the paper's figures and tables, with verdicts: docs/results
 	OMP_NUM_THREADS=1 $(BIN)/hrf reproduce all --out docs/results

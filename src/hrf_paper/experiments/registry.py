@@ -17,6 +17,7 @@ from hrf_paper.experiments import (
     ptb_metrics,
     sampled_softmax,
     speech,
+    sweeping,
     uci,
     wikitext2_metrics,
 )
@@ -40,6 +41,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         sampled_softmax,
         speech,
         locomotion,
+        sweeping,
     )
 }
 
