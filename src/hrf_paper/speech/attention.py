@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hrf
+from hrf_paper.speech.dropout import ByteDropout
 
 __all__ = ["Method", "Plain", "SelfAttention"]
 
@@ -49,7 +50,7 @@ class SelfAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.inputs = nn.Linear(width, 3 * width)
         self.outputs = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ByteDropout(dropout)
         self._method: list[Method] = ["exact"]  # in a list, so that a map does not become a submodule
 
     @property

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from hrf_paper.speech.attention import SelfAttention
 from hrf_paper.speech.batches import padding_mask
 from hrf_paper.speech.configs import ModelConfig
+from hrf_paper.speech.dropout import ByteDropout
 
 __all__ = ["Conformer", "sinusoids"]
 
@@ -32,7 +33,7 @@ class Conformer(nn.Module):
             for channels in (config.channels, width)
         )
         self.inputs = nn.Linear(width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ByteDropout(config.dropout)
         self.blocks = nn.ModuleList(ConformerBlock(config) for _ in range(config.layers))
 
     def forward(self, features: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,7 +101,7 @@ class ConvolutionModule(nn.Module):
         self.inputs = nn.Linear(width, 2 * width)
         self.depthwise = nn.Conv1d(width, width, config.kernel, groups=width)
         self.outputs = nn.Linear(width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ByteDropout(config.dropout)
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         """Convolve frames ``(B, L, width)``, padding as silence."""
@@ -121,7 +122,7 @@ def _feed_forward(config: ModelConfig) -> nn.Sequential:
         nn.Linear(config.width, config.expansion * config.width),
         nn.SiLU(),
         nn.Linear(config.expansion * config.width, config.width),
-        nn.Dropout(config.dropout),
+        ByteDropout(config.dropout),
     )
 
 

@@ -57,7 +57,7 @@ class SpeechTraining:
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    epochs: int = 34
+    epochs: int = 44
     learning_rate: float = 2e-3
     warmup: int = 300
     frames: int = 2_500
@@ -110,6 +110,7 @@ class SpeechTrainer:
             lr=training.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=training.weight_decay,
+            fused=True,
         )
         self._step = 0
         self.history: list[dict[str, float]] = []
