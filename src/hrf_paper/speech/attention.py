@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -74,8 +74,15 @@ class SelfAttention(nn.Module):
         query, key, value = self._projected(x)
         if self.observer is not None:
             self.observer(query, key, padding)
-        mixed = self._mixed(query, key, value, padding)
-        return self.dropout(self.outputs(mixed.transpose(1, 2).flatten(2)))
+        return self._merged(self._mixed(query, key, value, padding))
+
+    def attend_next(self, x: Tensor, state: hrf.AttentionState) -> Tensor:
+        """Attend from the next frames ``(B, L, width)`` to themselves and to all frames that the state has seen."""
+        return self._merged(state.prefill(*self._projected(x)))
+
+    def _merged(self, mixed: Tensor) -> Tensor:
+        """Return the output of all heads together."""
+        return cast(Tensor, self.dropout(self.outputs(mixed.transpose(1, 2).flatten(2))))
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values ``(B, H, L, d)``; queries and keys at the scale of a map."""

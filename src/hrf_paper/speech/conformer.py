@@ -13,9 +13,9 @@ from hrf_paper.speech.batches import padding_mask
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.dropout import ByteDropout
 
-__all__ = ["Conformer", "sinusoids"]
+__all__ = ["STEM", "Conformer", "ConformerBlock", "sinusoids"]
 
-_STEM = 5  # kernel of the convolutions that subsample
+STEM = 5  # kernel of the convolutions that subsample
 
 
 class Conformer(nn.Module):
@@ -29,7 +29,7 @@ class Conformer(nn.Module):
         self.config = config
         width = config.width
         self.stem = nn.ModuleList(
-            nn.Conv1d(channels, width, _STEM, stride=2, padding=0 if config.causal else _STEM // 2)
+            nn.Conv1d(channels, width, STEM, stride=2, padding=0 if config.causal else STEM // 2)
             for channels in (config.channels, width)
         )
         self.inputs = nn.Linear(width, width)
@@ -42,7 +42,7 @@ class Conformer(nn.Module):
         for convolution in self.stem:
             x = x.masked_fill(padding_mask(frames, x.shape[1])[..., None], 0)
             if self.config.causal:
-                x = F.pad(x, (0, 0, _STEM - 1, 0))
+                x = F.pad(x, (0, 0, STEM - 1, 0))
             x = F.silu(convolution(x.mT).mT)
             frames = (frames + 1) // 2
         padding = padding_mask(frames, x.shape[1])
