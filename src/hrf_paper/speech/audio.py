@@ -49,7 +49,9 @@ def read_blocks(path: Path, size: int) -> Iterator[Tensor]:
     """
     with _opened(path) as file:
         if file.samplerate != RATE:
-            raise ValueError(f"{path} has {file.samplerate} samples per second; expected {RATE} for streaming")
+            raise ValueError(
+                f"{path} has {file.samplerate} samples per second; expected {RATE} for streaming"
+            )
         if not file.frames:
             raise ValueError(f"{path} has no samples; expected a recording")
         for samples in file.blocks(size, dtype="float32", always_2d=True):
@@ -97,13 +99,15 @@ def log_mel(samples: Tensor, channels: int = 80) -> Tensor:
     if samples.ndim != 1 or not len(samples):
         raise ValueError(f"samples have shape {tuple(samples.shape)}; expected (n,) with n at least 1")
     half = POINTS // 2
-    energies = mel_energies(torch.nn.functional.pad(samples, (half, half)), channels).clamp(min=_SILENCE).log()
+    energies = (
+        mel_energies(torch.nn.functional.pad(samples, (half, half)), channels).clamp(min=_SILENCE).log()
+    )
     energies = energies - energies.mean(0)
     return energies / energies.square().mean().sqrt().clamp(min=1e-5)
 
 
 def mel_energies(samples: Tensor, channels: int) -> Tensor:
-    """Return the mel energies of every window that lies within samples ``(n,)``: ``(1 + (n - 512) // 160, channels)``."""
+    """Return mel energies of all windows within samples ``(n,)``: ``(1 + (n - 512) // 160, channels)``."""
     window = torch.hann_window(_WINDOW, dtype=samples.dtype)
     spectrum = torch.stft(
         samples, POINTS, HOP, _WINDOW, window=window, center=False, return_complex=True

@@ -1,4 +1,4 @@
-"""``hrf-speech``: train a recogniser, and transcribe recordings with it."""
+"""``hrf-speech``: train a recogniser, transcribe recordings with it, and draw its attention."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from hrf.report import folder, write
+from hrf.report import folder, png, write
 from hrf_paper.speech.alphabet import decoded
 from hrf_paper.speech.an4 import an4
+from hrf_paper.speech.attention_map import attention_figure
 from hrf_paper.speech.audio import RATE, duration, log_mel, read_audio
 from hrf_paper.speech.beam import beam_search
 from hrf_paper.speech.configs import CONFIGS
@@ -38,6 +39,9 @@ _CORPORA: dict[str, Callable[[int], Speech]] = {
         librispeech("train-clean-100", channels=channels), librispeech("test-clean", channels=channels)
     ),
 }
+
+
+_DRAWN = ("FAVOR+ 256", "HRF-C (3,3)", "separable (16,16)")
 
 
 @torch.no_grad()
@@ -88,6 +92,14 @@ def _parser() -> argparse.ArgumentParser:
         "--stream", action="store_true", help="write as it is heard, in constant memory; needs a causal model"
     )
     write_down.set_defaults(run=_transcribe)
+    look = commands.add_parser(
+        "attention", help="draw the attention of one head over a test utterance of AN4"
+    )
+    look.add_argument("--checkpoint", type=Path, required=True, help="from hrf-speech train an4")
+    look.add_argument("--utterance", help="its name; a medium-sized one by default")
+    look.add_argument("--methods", nargs="+", choices=METHODS, default=_DRAWN, help="beside exact attention")
+    look.add_argument("--out", type=Path, required=True, help="a .png file")
+    look.set_defaults(run=_draw_attention)
     return parser
 
 
@@ -136,3 +148,23 @@ def _print_stream(model: ConformerTransducer, path: Path) -> float:
         print(text, end="", flush=True)
     print()
     return duration(path)
+
+
+def _draw_attention(arguments: argparse.Namespace) -> None:
+    model, front_end = load_model(arguments.checkpoint)
+    speech = an4()
+    if front_end != speech.front_end:
+        raise ValueError(
+            f"{arguments.checkpoint} was trained with {front_end} features; expected a model of hrf-speech train an4"
+        )
+    by_name = {utterance.name: utterance for utterance in speech.test}
+    name = (
+        arguments.utterance
+        or sorted(by_name, key=lambda name: len(by_name[name].features))[len(by_name) // 2]
+    )
+    if name not in by_name:
+        raise ValueError(f"AN4 has no test utterance {name!r}; expected one such as {next(iter(by_name))!r}")
+    drawing = attention_figure(model, by_name[name], arguments.methods, speech.train)
+    folder(arguments.out.parent)
+    write(arguments.out, png(drawing, dpi=110))
+    print(arguments.out)

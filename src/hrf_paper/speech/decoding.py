@@ -52,7 +52,7 @@ class GreedyDecoder:
 
     @torch.no_grad()
     def push(self, encoded: Tensor, lengths: Tensor) -> list[list[int]]:
-        """Return the labels that the next encoded frames ``(B, L, width)`` write, of which ``lengths`` are no padding."""
+        """Return the labels that the next frames ``(B, L, width)`` write, the first ``lengths`` ``(B,)`` of them."""
         of_frames = self._model.of_frames(encoded)
         written: list[list[int]] = [[] for _ in lengths]
         for t in range(of_frames.shape[1]):

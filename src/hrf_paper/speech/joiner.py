@@ -34,7 +34,12 @@ def join_lattice(
 class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, of_frames: Tensor, of_labels: Tensor, weight: Tensor, bias: Tensor, sizes: list[tuple[int, int]]
+        ctx: Any,
+        of_frames: Tensor,
+        of_labels: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        sizes: list[tuple[int, int]],
     ) -> Tensor:
         logits = of_frames.new_zeros(*of_frames.shape[:2], of_labels.shape[1], len(weight))
         nodes = []

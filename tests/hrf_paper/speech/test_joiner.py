@@ -15,9 +15,7 @@ FRAMES, LABELS = torch.tensor([5, 3]), torch.tensor([2, 3])
 def inputs() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 5, 8), (2, 4, 8), (6, 8), (6,)]
-    return [
-        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes
-    ]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
 def test_logits_and_gradients():

@@ -99,5 +99,3 @@ def test_what_cannot_be_streamed_gets_a_sentence(tmp_path):
     soundfile.write(path, np.zeros(0), 16_000)
     with pytest.raises(ValueError, match="has no samples"):
         next(transcribe_stream(streaming_model(), path))
-
-
