@@ -18,6 +18,7 @@ from rich.console import Console
 from torch import Generator, Tensor
 from warprnnt_numba import RNNTLossNumba
 
+from benchmarks.speech_tables import OURS, THEIRS, encoder_rows, loss_rows
 from benchmarks.timing import best_times
 from hrf.report import folder, table, write
 from hrf_paper.speech import CONFIGS, ConformerTransducer, Utterance, install, rnnt_loss
@@ -34,7 +35,6 @@ METHODS = (
     "separable (16,16)",
     "summarised",
 )
-OURS, THEIRS = "hrf", "warprnnt-numba"
 
 
 def loss_times(batch: int, frames: int, labels: int) -> dict[str, float]:
@@ -78,37 +78,6 @@ def encoder_times(length: int) -> dict[str, float]:
         calls[name] = lambda model=model: model.encode(features, frames)[0]
         calls[name]()  # compiles
     return best_times(calls, rounds=2, budget=2.0)
-
-
-def loss_rows(found: dict[str, Any]) -> list[list[str]]:
-    """Return headings, and times of the loss."""
-    lines = [["utterances × frames × labels", "hrf, ms", "warprnnt-numba, ms", "times as fast"]]
-    for row in found["loss"]:
-        size = f"{row['utterances']} × {row['frames']} × {row['labels']}"
-        times = [f"{1e3 * row[name]:.1f}" for name in (OURS, THEIRS)]
-        lines.append([size, *times, f"{row[THEIRS] / row[OURS]:.1f}"])
-    return lines
-
-
-def encoder_rows(found: dict[str, Any]) -> list[list[str]]:
-    """Return headings, and times of the encoder with the length from which on each beats exact attention."""
-    by_length = found["encoder"]
-    headings = ["encoder, seconds", *(f"{int(n):,} frames" for n in by_length), "faster than exact from"]
-    lines = [headings]
-    for name in METHODS:
-        times = [f"{times[name]:.3f}" for times in by_length.values()]
-        lines.append([name, *times, "" if name == "exact" else crossover(by_length, name)])
-    return lines
-
-
-def crossover(by_length: dict[str, dict[str, float]], name: str) -> str:
-    """Return the shortest length from which on a method is faster than exact attention, in frames."""
-    faster: list[int] = []
-    for length, times in sorted(by_length.items(), key=lambda pair: -int(pair[0])):
-        if times[name] >= times["exact"]:
-            break
-        faster.append(int(length))
-    return f"{min(faster):,}" if faster else "never"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from torch import Generator
 
+from benchmarks.speech_tables import stream_rows
 from hrf.report import folder, table, write
 from hrf_paper.speech import ConformerTransducer, error_rates, load_model
 from hrf_paper.speech.audio import RATE
@@ -68,17 +69,6 @@ def measured(
             }
         )
     return found
-
-
-def stream_rows(result: dict[str, Any]) -> list[list[str]]:
-    """Return headings, and a row per part."""
-    lines = [["minutes", "word error rate", "real-time factor", "largest memory of the process"]]
-    end = 0.0
-    for part in result["parts"]:
-        begin, end = end, end + part["seconds"]
-        factor, memory = f"{part['real-time factor']:.3f}", f"{part['peak megabytes']:,.0f} MB"
-        lines.append([f"{begin / 60:.0f}–{end / 60:.0f}", f"{part['wer']:.1f} %", factor, memory])
-    return lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:

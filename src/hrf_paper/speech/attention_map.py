@@ -124,7 +124,7 @@ def _sharpest(own: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, int]:
 def _draw_sound(axes: Axes, utterance: Utterance, words: Sequence[Word]) -> None:
     frames, channels = utterance.features.shape
     axes.imshow(
-        utterance.features.mT,
+        utterance.features.mT.numpy(),
         origin="lower",
         aspect="auto",
         cmap="Greys",
@@ -140,7 +140,7 @@ def _draw_sound(axes: Axes, utterance: Utterance, words: Sequence[Word]) -> None
 def _draw_weights(axes: Axes, found: Tensor, largest: float) -> None:
     end = _SECONDS * len(found)
     axes.imshow(
-        found,
+        found.numpy(),
         aspect="auto",
         cmap=_COLOURS,
         vmin=0,
