@@ -92,20 +92,26 @@ def digit_strings(
     """
     generator = Generator().manual_seed(seed)
     digits = recordings(folder)
-    sides: list[list[Utterance]] = []
-    for test, count in zip((False, True), counts, strict=True):
-        own = [digit for digit in digits if digit.test == test]
-        speakers = sorted({digit.speaker for digit in own})
-        sides.append([])
-        for i in range(count):
-            speaker = speakers[i % len(speakers)]
-            among = [digit for digit in own if digit.speaker == speaker]
-            length = int(torch.randint(1, _MOST + 1, (), generator=generator))
-            chosen = [among[j] for j in torch.randint(len(among), (length,), generator=generator).tolist()]
-            features = running_log_mel(spoken(chosen, generator), channels)
-            name = "+".join(digit.name for digit in chosen)
-            sides[-1].append(Utterance(name, speaker, features, " ".join(digit.text for digit in chosen)))
-    return Speech(*sides, front_end="running log-mel")
+    train, test = (
+        _strings([d for d in digits if d.test == side], count, channels, generator)
+        for side, count in zip((False, True), counts, strict=True)
+    )
+    return Speech(train, test, front_end="running log-mel")
+
+
+def _strings(digits: Sequence[Digit], count: int, channels: int, generator: Generator) -> list[Utterance]:
+    """Return strings of digits, of all speakers in turn."""
+    speakers = sorted({digit.speaker for digit in digits})
+    found = []
+    for i in range(count):
+        speaker = speakers[i % len(speakers)]
+        own = [digit for digit in digits if digit.speaker == speaker]
+        length = int(torch.randint(1, _MOST + 1, (), generator=generator))
+        chosen = [own[j] for j in torch.randint(len(own), (length,), generator=generator).tolist()]
+        features = running_log_mel(spoken(chosen, generator), channels)
+        name, text = "+".join(digit.name for digit in chosen), " ".join(digit.text for digit in chosen)
+        found.append(Utterance(name, speaker, features, text))
+    return found
 
 
 def spoken(digits: Sequence[Digit], generator: Generator) -> Tensor:

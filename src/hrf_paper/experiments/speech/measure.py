@@ -67,6 +67,7 @@ class Settings:
         runs: models with exact attention, each with its own seed.
         draws: draws of every random map that is swapped in.
         tuned: methods with which the model of each run is fine-tuned on turns after the swap; ``None`` is all.
+        tuned_runs: the number of runs in which it is.
         tuned_epochs: epochs of fine-tuning.
         tuned_learning_rate: their largest learning rate.
         scratch: methods with which a model is trained from scratch; ``None`` is all.
@@ -88,6 +89,7 @@ class Settings:
     runs: int = 3
     draws: int = 3
     tuned: tuple[str, ...] | None = None
+    tuned_runs: int = 3
     tuned_epochs: int = 2
     tuned_learning_rate: float = 3e-4
     scratch: tuple[str, ...] | None = None
@@ -136,7 +138,7 @@ def parts(settings: Settings) -> dict[str, Part]:
     work |= {key(JOINED, "exact", run): partial(runs.trained, runs.joined(run)) for run in every}
     for run in every:
         work |= {key("swapped", name, run): partial(runs.swapped, name, run) for name in METHODS}
-    for run in every:
+    for run in range(settings.tuned_runs):
         work |= {
             key("fine-tuned", name, run): partial(runs.trained, runs.tuned(name, run))
             for name in _named(settings.tuned)
@@ -283,6 +285,7 @@ QUICK = Settings(
     runs=1,
     draws=2,
     tuned=("exact", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256"),
+    tuned_runs=1,
     tuned_epochs=1,
     scratch=("FAVOR+ 256",),
     scratch_runs=1,
