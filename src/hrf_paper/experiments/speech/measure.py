@@ -81,10 +81,10 @@ class Settings:
 
     training: SpeechTraining
     scratch_training: SpeechTraining
-    joined_epochs: int = 4
-    joined_learning_rate: float = 5e-4
+    joined_epochs: int = 6
+    joined_learning_rate: float = 1e-3
     joined_batch: int = 5_000
-    microphones: float = 1.0
+    microphones: float = 0.7
     lengths: tuple[int, ...] = (500, 2_000)
     runs: int = 3
     draws: int = 3
