@@ -265,16 +265,18 @@ _DECIDING = ("exact", "uniform", "HRF-C (3,3)", "HRF-A (8,8)", "FAVOR+ 256", "Tr
 _SMALLER = ModelConfig(width=64, layers=3, predictor_width=64, joint_width=64)
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
 FULL = Settings(SpeechTraining(), SpeechTraining(), tuned_epochs=5)
-# One epoch of fine-tuning and smaller models from scratch, for the deciding rows: two hours on a core.
+# One model, one epoch of fine-tuning, and a smaller model from scratch, for the deciding rows.
 SCALED = replace(
     FULL,
-    scratch_training=SpeechTraining(_SMALLER, epochs=15),
+    scratch_training=SpeechTraining(_SMALLER, epochs=10),
+    runs=1,
     draws=2,
     tuned=_DECIDING,
+    tuned_runs=1,
     tuned_epochs=1,
     scratch=_DECIDING,
     scratch_runs=1,
-    fit_step=600,
+    fit_step=400,
 )
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
