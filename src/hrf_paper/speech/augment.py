@@ -32,10 +32,10 @@ class Augmentation:
     warp: float = 0.12
     tilt: float = 0.3
     time_masks: int = 2
-    time_width: float = 0.1
-    longest_mask: int = 40
-    channel_masks: int = 2
-    channel_width: float = 0.25
+    time_width: float = 0.06
+    longest_mask: int = 20
+    channel_masks: int = 1
+    channel_width: float = 0.2
 
     def __call__(self, features: Tensor, generator: Generator) -> Tensor:
         """Return a variation of features ``(frames, channels)``."""

@@ -44,7 +44,7 @@ class ModelConfig:
     predictor_width: int = 96
     joint_width: int = 128
     vocabulary: int = len(CHARACTERS) + 1
-    dropout: float = 0.15
+    dropout: float = 0.1
     predictor_dropout: float = 0.3
     positions: Literal["sinusoidal", "rotary", "none"] = "sinusoidal"
     position_range: int = 0

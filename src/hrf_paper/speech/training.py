@@ -60,7 +60,7 @@ class SpeechTraining:
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    epochs: int = 36
+    epochs: int = 44
     learning_rate: float = 2e-3
     warmup: int = 300
     frames: int = 2_500
