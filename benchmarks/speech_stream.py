@@ -1,7 +1,8 @@
 """An hour of speech as a stream: ``python -m benchmarks.speech_stream --checkpoint stream.safetensors``.
 
-Test recordings of digits are joined to a WAV file of an hour and transcribed in pieces of a second. Per ten minutes:
-word error rate, CPU seconds per second of audio, size of the state, and memory of the process.
+Test recordings of digits, whose speaker changes from digit to digit, are joined to a WAV file of about an hour and
+transcribed in pieces of a second. Per ten minutes: word error rate, CPU seconds per second of audio, and the largest
+memory of the process.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from hrf_paper.speech.training import SpeechTraining
 
 SETTINGS = Settings(
     SpeechTraining(),
-    SpeechTraining(),
     runs=2,
     tuned=("exact", "HRF-C (3,3)", "HRF-A (8,8)"),
     scratch=(),

@@ -2,7 +2,7 @@
 
 Every run trains a model with exact attention on single utterances, then on turns: utterances of changing speakers, each
 through a microphone of its own, joined to the paper's length. The second model is the one that maps are swapped into.
-A smaller model is trained from scratch with each map, on single utterances.
+Trainings from scratch with a map are on single utterances.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class Settings:
 
     Attributes:
         training: of the model with exact attention on single utterances.
-        scratch_training: of the model that is trained with a map from scratch, on single utterances.
         joined_epochs: epochs on turns after ``training``.
         joined_learning_rate: their largest learning rate.
         joined_batch: their frames per batch.
@@ -80,7 +79,6 @@ class Settings:
     """
 
     training: SpeechTraining
-    scratch_training: SpeechTraining
     joined_epochs: int = 6
     joined_learning_rate: float = 1e-3
     joined_batch: int = 5_000
@@ -183,7 +181,7 @@ class _Runs:
     def scratch(self, method: str, run: int) -> SpeechTraining:
         """Return a training from scratch, with the method from ``fit_step`` on."""
         s = self.settings
-        training = replace(s.scratch_training, seed=s.seed + run, fit_step=s.fit_step)
+        training = replace(self.single(run), fit_step=s.fit_step)
         return self._with_method(training, method)
 
     def _after(self, before: SpeechTraining, epochs: int, learning_rate: float) -> SpeechTraining:
@@ -262,25 +260,14 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
 
 # The rows that decide the order of the paper's kinds of maps, and what they are compared with.
 _DECIDING = ("exact", "uniform", "HRF-C (3,3)", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256")
-_SMALLER = ModelConfig(width=64, layers=3, predictor_width=64, joint_width=64)
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
-FULL = Settings(SpeechTraining(), SpeechTraining(), tuned_epochs=5)
-# One model, one epoch of fine-tuning, and a smaller model from scratch, for the deciding rows.
+FULL = Settings(SpeechTraining(), tuned_epochs=5)
+# One model, into which all methods are swapped, and one epoch of fine-tuning for the deciding rows.
 SCALED = replace(
-    FULL,
-    scratch_training=SpeechTraining(_SMALLER, epochs=10),
-    runs=1,
-    draws=2,
-    tuned=_DECIDING,
-    tuned_runs=1,
-    tuned_epochs=1,
-    scratch=_DECIDING,
-    scratch_runs=1,
-    fit_step=400,
+    FULL, runs=1, draws=2, tuned=_DECIDING, tuned_runs=1, tuned_epochs=1, scratch=(), scratch_runs=0
 )
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
-    SpeechTraining(_TINY, epochs=1, warmup=5),
     SpeechTraining(_TINY, epochs=1, warmup=5),
     joined_epochs=1,
     lengths=(100, 300),
