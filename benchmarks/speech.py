@@ -1,7 +1,7 @@
 """Speed of the speech model: ``python -m benchmarks.speech``.
 
 The transducer's loss with its backward pass, beside warprnnt-numba, in alternation; and the time of the encoder over
-its length, for several kinds of attention, with random weights at the size for a CPU.
+its length, for several kinds of attention, with random weights at the size for a CPU. Times are those of one core.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import torch
@@ -18,13 +19,14 @@ from rich.console import Console
 from torch import Generator, Tensor
 from warprnnt_numba import RNNTLossNumba
 
+from benchmarks.speech_tables import OURS, THEIRS, encoder_rows, loss_rows
 from benchmarks.timing import best_times
 from hrf.report import folder, table, write
 from hrf_paper.speech import CONFIGS, ConformerTransducer, Utterance, install, rnnt_loss
 
 SIZES = ((10, 62, 30), (8, 160, 60), (2, 500, 200))  # utterances, encoded frames, labels
 LABELS = 29
-LENGTHS = (500, 2_000, 8_000)  # encoded frames
+LENGTHS = (500, 2_000, 8_000, 32_000)  # encoded frames
 METHODS = (
     "exact",
     "FAVOR+ 256",
@@ -34,7 +36,6 @@ METHODS = (
     "separable (16,16)",
     "summarised",
 )
-OURS, THEIRS = "hrf", "warprnnt-numba"
 
 
 def loss_times(batch: int, frames: int, labels: int) -> dict[str, float]:
@@ -55,7 +56,7 @@ def loss_times(batch: int, frames: int, labels: int) -> dict[str, float]:
     }
     for call in calls.values():
         call()  # compiles
-    return best_times(calls)
+    return best_times(calls, clock=process_time)
 
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ def encoder_times(length: int) -> dict[str, float]:
         install(model, name, noise)
         calls[name] = lambda model=model: model.encode(features, frames)[0]
         calls[name]()  # compiles
-    return best_times(calls, rounds=2)
+    return best_times(calls, rounds=2, budget=2.0, clock=process_time)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,15 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "encoder": {str(length): encoder_times(length) for length in args.lengths},
     }
     write(folder(args.out) / "speech.json", (json.dumps(found, indent=1) + "\n").encode())
-    rows = []
-    for row in found["loss"]:
-        size = f"{row['utterances']} × {row['frames']} × {row['labels']}"
-        times = [f"{1e3 * row[name]:.1f}" for name in (OURS, THEIRS)]
-        rows.append([size, *times, f"{row[THEIRS] / row[OURS]:.1f}"])
     console = Console()
-    console.print(table(["utterances × frames × labels", "hrf, ms", "warprnnt-numba, ms", "ratio"], rows))
-    rows = [[name, *(f"{times[name]:.3f}" for times in found["encoder"].values())] for name in METHODS]
-    console.print(table(["encoder, seconds", *(f"{n:,}" for n in args.lengths)], rows))
+    for headings, *rows in (loss_rows(found), encoder_rows(found)):
+        console.print(table(headings, rows))
     return 0
 
 

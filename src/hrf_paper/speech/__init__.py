@@ -2,13 +2,14 @@
 
 utterances, alphabet, audio    recordings and transcripts; characters; files and log-mel energies
 an4, librispeech, digits       corpora
-augment, batches               variations for training; padded batches
+augment, microphones, batches  variations for training; a microphone per utterance; padded batches
 attention, conformer, configs  self-attention with exchangeable methods; the encoder; sizes
-transducer, rnnt               the model; its loss
-methods                        attention methods by name, fitted to a model
+transducer, joiner, rnnt       the model; its joiner over the lattice; its loss
+methods, attention_map         attention methods by name, fitted to a model; a picture of their weights
 decoding, beam                 greedy decoding and error rates; beam search
-training                       trainings that resume bit by bit
-command                        ``hrf-speech``: train, and transcribe recordings
+running_features, streaming    features and recognition of a recording that is still going on
+training, map_files, dropout   trainings that resume bit by bit; maps in checkpoints; dropout by random bytes
+command                        ``hrf-speech``: train, transcribe recordings, draw attention
 """
 
 from hrf_paper.speech.beam import Hypothesis, beam_search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["BLANK", "CHARACTERS", "decoded", "encoded"]
+__all__ = ["BLANK", "CHARACTERS", "characters", "decoded", "encoded"]
 
 BLANK = 0
 CHARACTERS = " 'ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -22,10 +22,15 @@ def encoded(text: str) -> list[int]:
     return [_NUMBERS[character] for character in text]
 
 
+def characters(labels: Iterable[int]) -> str:
+    """Return the characters of labels, blanks of the transducer left out, spaces as they are."""
+    return "".join(CHARACTERS[label - 1] for label in labels if label != BLANK)
+
+
 def decoded(labels: Iterable[int]) -> str:
     """Return the text of labels, blanks of the transducer left out, with single spaces between words.
 
     >>> decoded([1, 3, 0, 1, 1, 4])
     'A B'
     """
-    return " ".join("".join(CHARACTERS[label - 1] for label in labels if label != BLANK).split())
+    return " ".join(characters(labels).split())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hrf
+from hrf_paper.speech.dropout import ByteDropout
 
 __all__ = ["Method", "Plain", "SelfAttention"]
 
@@ -49,7 +50,7 @@ class SelfAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.inputs = nn.Linear(width, 3 * width)
         self.outputs = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ByteDropout(dropout)
         self._method: list[Method] = ["exact"]  # in a list, so that a map does not become a submodule
 
     @property
@@ -73,8 +74,15 @@ class SelfAttention(nn.Module):
         query, key, value = self._projected(x)
         if self.observer is not None:
             self.observer(query, key, padding)
-        mixed = self._mixed(query, key, value, padding)
-        return self.dropout(self.outputs(mixed.transpose(1, 2).flatten(2)))
+        return self._merged(self._mixed(query, key, value, padding))
+
+    def attend_next(self, x: Tensor, state: hrf.AttentionState) -> Tensor:
+        """Attend from the next frames ``(B, L, width)`` to themselves and to all frames that the state has seen."""
+        return self._merged(state.prefill(*self._projected(x)))
+
+    def _merged(self, mixed: Tensor) -> Tensor:
+        """Return the output of all heads together."""
+        return cast(Tensor, self.dropout(self.outputs(mixed.transpose(1, 2).flatten(2))))
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values ``(B, H, L, d)``; queries and keys at the scale of a map."""

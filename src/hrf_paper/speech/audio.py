@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.signal import resample_poly
 from torch import Tensor
 
-__all__ = ["RATE", "log_mel", "read_audio"]
+__all__ = ["HOP", "POINTS", "RATE", "duration", "log_mel", "mel_energies", "read_audio", "read_blocks"]
 
 RATE = 16_000  # samples per second
-_WINDOW, _HOP, _POINTS = 400, 160, 512  # samples: 25 ms, 10 ms, and the Fourier transform
+HOP, POINTS = 160, 512  # samples between windows, 10 ms, and of the Fourier transform
+_WINDOW = 400  # samples, 25 ms
 _LOWEST, _HIGHEST = 20.0, 7_600.0  # Hz
 _SILENCE = 1e-10  # energies below count as this one
 
@@ -25,26 +30,65 @@ def read_audio(source: Path | bytes) -> Tensor:
     Raises:
         ValueError: if it is no audio, or has no samples, or samples that are no numbers.
     """
-    import soundfile  # type: ignore[import-untyped, unused-ignore]
-
-    name = "the recording" if isinstance(source, bytes) else str(source)
-    try:
-        samples, rate = soundfile.read(
-            io.BytesIO(source) if isinstance(source, bytes) else source, dtype="float32", always_2d=True
-        )
-    except (soundfile.LibsndfileError, TypeError) as error:
-        if isinstance(source, Path) and not source.is_file():
-            raise FileNotFoundError(f"{source} is not there; expected a file of audio") from error
-        raise ValueError(f"{name} cannot be read as audio: {error}; expected WAV, FLAC or OGG") from error
+    with _opened(source) as file:
+        samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     if not len(samples):
-        raise ValueError(f"{name} has no samples; expected a recording")
-    if not np.isfinite(samples).all():
-        raise ValueError(f"{name} has samples that are not finite")
-    mono = samples.mean(1)
+        raise ValueError(f"{_name(source)} has no samples; expected a recording")
+    mono = _mono(samples, source)
     if rate != RATE:
         common = math.gcd(rate, RATE)
         mono = resample_poly(mono, RATE // common, rate // common)
     return torch.from_numpy(np.ascontiguousarray(mono, dtype=np.float32))
+
+
+def read_blocks(path: Path, size: int) -> Iterator[Tensor]:
+    """Yield the samples of a file in blocks ``(size,)``, channels averaged; the last block may be shorter.
+
+    Raises:
+        ValueError: as `read_audio`, and if the rate is not `RATE`.
+    """
+    with _opened(path) as file:
+        if file.samplerate != RATE:
+            raise ValueError(
+                f"{path} has {file.samplerate} samples per second; expected {RATE} for streaming"
+            )
+        if not file.frames:
+            raise ValueError(f"{path} has no samples; expected a recording")
+        for samples in file.blocks(size, dtype="float32", always_2d=True):
+            yield torch.from_numpy(_mono(samples, path))
+
+
+def duration(path: Path) -> float:
+    """Return the length of a recording in seconds."""
+    with _opened(path) as file:
+        return float(file.frames) / float(file.samplerate)
+
+
+@contextmanager
+def _opened(source: Path | bytes) -> Iterator[Any]:
+    """Open a file of audio; errors say what was expected."""
+    import soundfile  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        with soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
+            yield file
+    except (soundfile.LibsndfileError, TypeError) as error:
+        if isinstance(source, Path) and not source.is_file():
+            raise FileNotFoundError(f"{source} is not there; expected a file of audio") from error
+        raise ValueError(
+            f"{_name(source)} cannot be read as audio: {error}; expected WAV, FLAC or OGG"
+        ) from error
+
+
+def _name(source: Path | bytes) -> str:
+    return "the recording" if isinstance(source, bytes) else str(source)
+
+
+def _mono(samples: Any, source: Path | bytes) -> Any:
+    """Average the channels of samples ``(n, channels)``."""
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{_name(source)} has samples that are not finite")
+    return samples.mean(1)
 
 
 def log_mel(samples: Tensor, channels: int = 80) -> Tensor:
@@ -54,22 +98,29 @@ def log_mel(samples: Tensor, channels: int = 80) -> Tensor:
     """
     if samples.ndim != 1 or not len(samples):
         raise ValueError(f"samples have shape {tuple(samples.shape)}; expected (n,) with n at least 1")
-    half = _POINTS // 2
-    padded = torch.nn.functional.pad(samples, (half, half))
-    window = torch.hann_window(_WINDOW, dtype=samples.dtype)
-    spectrum = torch.stft(
-        padded, _POINTS, _HOP, _WINDOW, window=window, center=False, return_complex=True
-    ).abs()
-    energies = (spectrum.square().mT @ _filters(channels).to(samples.dtype)).clamp(min=_SILENCE).log()
+    half = POINTS // 2
+    energies = (
+        mel_energies(torch.nn.functional.pad(samples, (half, half)), channels).clamp(min=_SILENCE).log()
+    )
     energies = energies - energies.mean(0)
     return energies / energies.square().mean().sqrt().clamp(min=1e-5)
 
 
+def mel_energies(samples: Tensor, channels: int) -> Tensor:
+    """Return mel energies of all windows within samples ``(n,)``: ``(1 + (n - 512) // 160, channels)``."""
+    window = torch.hann_window(_WINDOW, dtype=samples.dtype)
+    spectrum = torch.stft(
+        samples, POINTS, HOP, _WINDOW, window=window, center=False, return_complex=True
+    ).abs()
+    return spectrum.square().mT @ _filters(channels).to(samples.dtype)
+
+
+@cache
 def _filters(channels: int) -> Tensor:
-    """Return triangular filters that are evenly spaced in mel: ``(_POINTS / 2 + 1, channels)``."""
+    """Return triangular filters that are evenly spaced in mel: ``(POINTS / 2 + 1, channels)``."""
     low, high = (2595 * math.log10(1 + f / 700) for f in (_LOWEST, _HIGHEST))
     edges = 700 * (10 ** (torch.linspace(low, high, channels + 2, dtype=torch.float64) / 2595) - 1)
-    frequencies = torch.linspace(0, RATE / 2, _POINTS // 2 + 1, dtype=torch.float64)[:, None]
+    frequencies = torch.linspace(0, RATE / 2, POINTS // 2 + 1, dtype=torch.float64)[:, None]
     rising = (frequencies - edges[:-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[2:] - frequencies) / (edges[2:] - edges[1:-1])
     return torch.minimum(rising, falling).clamp(min=0)

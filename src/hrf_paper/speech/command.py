@@ -1,4 +1,4 @@
-"""``hrf-speech``: train a recogniser, and transcribe recordings with it."""
+"""``hrf-speech``: train a recogniser, transcribe recordings with it, and draw its attention."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from pathlib import Path
 
 import torch
 
-from hrf.report import folder, write
+from hrf.report import folder, png, write
 from hrf_paper.speech.alphabet import decoded
 from hrf_paper.speech.an4 import an4
-from hrf_paper.speech.audio import RATE, log_mel, read_audio
+from hrf_paper.speech.attention_map import attention_figure
+from hrf_paper.speech.audio import RATE, duration, log_mel, read_audio
 from hrf_paper.speech.beam import beam_search
 from hrf_paper.speech.configs import CONFIGS
 from hrf_paper.speech.decoding import greedy
-from hrf_paper.speech.digits import spoken_digits
+from hrf_paper.speech.digits import digit_strings, spoken_digits
 from hrf_paper.speech.librispeech import librispeech
+from hrf_paper.speech.methods import METHODS
+from hrf_paper.speech.streaming import transcribe_stream
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech
@@ -31,10 +34,14 @@ __all__ = ["main", "transcribe"]
 _CORPORA: dict[str, Callable[[int], Speech]] = {
     "an4": lambda channels: an4(),
     "digits": lambda channels: spoken_digits(channels=channels),
+    "digit-strings": lambda channels: digit_strings(channels=channels),
     "librispeech": lambda channels: Speech(
         librispeech("train-clean-100", channels=channels), librispeech("test-clean", channels=channels)
     ),
 }
+
+
+_DRAWN = ("FAVOR+ 256", "HRF-C (3,3)", "separable (16,16)")
 
 
 @torch.no_grad()
@@ -72,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train a recogniser and write its checkpoint")
     train.add_argument("corpus", choices=_CORPORA, help="utterances to train with, from $HRF_DATA")
     train.add_argument("--config", choices=CONFIGS, default="cpu", help="sizes of the model")
+    train.add_argument("--attention", choices=METHODS, default="exact", help="method, from the first step on")
     train.add_argument("--epochs", type=int, default=SpeechTraining.epochs)
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--out", type=Path, required=True, help="the checkpoint, a .safetensors file")
@@ -80,7 +88,18 @@ def _parser() -> argparse.ArgumentParser:
     write_down.add_argument("files", type=Path, nargs="+", help="WAV, FLAC or OGG")
     write_down.add_argument("--checkpoint", type=Path, required=True, help="from hrf-speech train")
     write_down.add_argument("--beam", type=int, default=1, help="hypotheses of the search; 1 is greedy")
+    write_down.add_argument(
+        "--stream", action="store_true", help="write as it is heard, in constant memory; needs a causal model"
+    )
     write_down.set_defaults(run=_transcribe)
+    look = commands.add_parser(
+        "attention", help="draw the attention of one head over a test utterance of AN4"
+    )
+    look.add_argument("--checkpoint", type=Path, required=True, help="from hrf-speech train an4")
+    look.add_argument("--utterance", help="its name; a medium-sized one by default")
+    look.add_argument("--methods", nargs="+", choices=METHODS, default=_DRAWN, help="beside exact attention")
+    look.add_argument("--out", type=Path, required=True, help="a .png file")
+    look.set_defaults(run=_draw_attention)
     return parser
 
 
@@ -90,7 +109,10 @@ def _train(arguments: argparse.Namespace) -> None:
     speech = _CORPORA[arguments.corpus](config.channels)
     channels = speech.train[0].features.shape[1]
     training = SpeechTraining(
-        replace(config, channels=channels), epochs=arguments.epochs, seed=arguments.seed
+        replace(config, channels=channels),
+        epochs=arguments.epochs,
+        method=arguments.attention,
+        seed=arguments.seed,
     )
     trainer = SpeechTrainer(training, speech, partial(print, flush=True))
     trainer.trained()
@@ -100,14 +122,49 @@ def _train(arguments: argparse.Namespace) -> None:
 
 def _transcribe(arguments: argparse.Namespace) -> None:
     model, front_end = load_model(arguments.checkpoint)
-    if front_end != "log-mel":
+    expected, corpus = ("running log-mel", "digit-strings") if arguments.stream else ("log-mel", "digits")
+    if front_end != expected:
         raise ValueError(
-            f"{arguments.checkpoint} was trained with {front_end}, which recordings do not give; expected a model "
-            "that was trained with log-mel energies, such as that of hrf-speech train digits"
+            f"{arguments.checkpoint} was trained with {front_end} features; expected a model that was trained with "
+            f"{expected} energies, such as that of hrf-speech train {corpus}"
         )
     for path in arguments.files:
         start = time.perf_counter()
-        text, seconds = transcribe(model, path, width=arguments.beam)
+        if arguments.stream:
+            seconds = _print_stream(model, path)
+        else:
+            text, seconds = transcribe(model, path, width=arguments.beam)
+            print(f"{path}: {text}")
         factor = (time.perf_counter() - start) / seconds
-        print(f"{path}: {text}")
         print(f"  {seconds:.1f} s of audio, real-time factor {factor:.3f}")
+
+
+def _print_stream(model: ConformerTransducer, path: Path) -> float:
+    """Print what is heard in a file as soon as it is heard; return the length of the recording in seconds."""
+    pieces = transcribe_stream(model, path)
+    first = next(pieces)
+    print(f"{path}: {first}", end="", flush=True)
+    for text in pieces:
+        print(text, end="", flush=True)
+    print()
+    return duration(path)
+
+
+def _draw_attention(arguments: argparse.Namespace) -> None:
+    model, front_end = load_model(arguments.checkpoint)
+    speech = an4()
+    if front_end != speech.front_end:
+        raise ValueError(
+            f"{arguments.checkpoint} was trained with {front_end} features; expected a model of hrf-speech train an4"
+        )
+    by_name = {utterance.name: utterance for utterance in speech.test}
+    name = (
+        arguments.utterance
+        or sorted(by_name, key=lambda name: len(by_name[name].features))[len(by_name) // 2]
+    )
+    if name not in by_name:
+        raise ValueError(f"AN4 has no test utterance {name!r}; expected one such as {next(iter(by_name))!r}")
+    drawing = attention_figure(model, by_name[name], arguments.methods, speech.train)
+    folder(arguments.out.parent)
+    write(arguments.out, png(drawing, dpi=110))
+    print(arguments.out)

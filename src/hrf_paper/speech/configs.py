@@ -1,4 +1,4 @@
-"""Sizes of the model: for a CPU, in between, and the paper's."""
+"""Sizes of the model: for a CPU, for streams, in between, and the paper's."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ class ModelConfig:
 
 CONFIGS = {
     "cpu": ModelConfig(),
+    # Sees no later frame, and knows no positions, so that recordings of any length can be streamed.
+    "stream": ModelConfig(channels=40, width=64, layers=3, positions="none", causal=True),
     "small": ModelConfig(
         channels=80, width=256, layers=8, heads=4, kernel=31, predictor_width=256, joint_width=256
     ),

@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from hrf_paper.speech.attention import SelfAttention
 from hrf_paper.speech.batches import padding_mask
 from hrf_paper.speech.configs import ModelConfig
+from hrf_paper.speech.dropout import ByteDropout
 
-__all__ = ["Conformer", "sinusoids"]
+__all__ = ["STEM", "Conformer", "ConformerBlock", "sinusoids"]
 
-_STEM = 5  # kernel of the convolutions that subsample
+STEM = 5  # kernel of the convolutions that subsample
 
 
 class Conformer(nn.Module):
@@ -28,11 +29,11 @@ class Conformer(nn.Module):
         self.config = config
         width = config.width
         self.stem = nn.ModuleList(
-            nn.Conv1d(channels, width, _STEM, stride=2, padding=0 if config.causal else _STEM // 2)
+            nn.Conv1d(channels, width, STEM, stride=2, padding=0 if config.causal else STEM // 2)
             for channels in (config.channels, width)
         )
         self.inputs = nn.Linear(width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ByteDropout(config.dropout)
         self.blocks = nn.ModuleList(ConformerBlock(config) for _ in range(config.layers))
 
     def forward(self, features: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +42,7 @@ class Conformer(nn.Module):
         for convolution in self.stem:
             x = x.masked_fill(padding_mask(frames, x.shape[1])[..., None], 0)
             if self.config.causal:
-                x = F.pad(x, (0, 0, _STEM - 1, 0))
+                x = F.pad(x, (0, 0, STEM - 1, 0))
             x = F.silu(convolution(x.mT).mT)
             frames = (frames + 1) // 2
         padding = padding_mask(frames, x.shape[1])
@@ -100,7 +101,7 @@ class ConvolutionModule(nn.Module):
         self.inputs = nn.Linear(width, 2 * width)
         self.depthwise = nn.Conv1d(width, width, config.kernel, groups=width)
         self.outputs = nn.Linear(width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ByteDropout(config.dropout)
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         """Convolve frames ``(B, L, width)``, padding as silence."""
@@ -121,7 +122,7 @@ def _feed_forward(config: ModelConfig) -> nn.Sequential:
         nn.Linear(config.width, config.expansion * config.width),
         nn.SiLU(),
         nn.Linear(config.expansion * config.width, config.width),
-        nn.Dropout(config.dropout),
+        ByteDropout(config.dropout),
     )
 
 

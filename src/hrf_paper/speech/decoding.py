@@ -13,7 +13,7 @@ from hrf_paper.speech.batches import batch_of, by_length
 from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
 from hrf_paper.speech.utterances import Utterance
 
-__all__ = ["ErrorRates", "error_rates", "greedy", "recognised"]
+__all__ = ["ErrorRates", "GreedyDecoder", "error_rates", "greedy", "recognised"]
 
 _MOST_PER_FRAME = 4  # labels that a frame may write, lest a bad model never stop
 
@@ -38,26 +38,48 @@ def error_rates(said: Sequence[str], heard: Sequence[str]) -> ErrorRates:
     )
 
 
+class GreedyDecoder:
+    """Greedy decoding that can go on with further frames.
+
+    Args:
+        model: the recogniser.
+        size: number of utterances that are decoded side by side.
+    """
+
+    def __init__(self, model: ConformerTransducer, size: int) -> None:
+        self._model = model
+        self._of_labels, self._state = model.start(size)
+
+    @torch.no_grad()
+    def push(self, encoded: Tensor, lengths: Tensor) -> list[list[int]]:
+        """Return the labels that the next frames ``(B, L, width)`` write, the first ``lengths`` ``(B,)`` of them."""
+        of_frames = self._model.of_frames(encoded)
+        written: list[list[int]] = [[] for _ in lengths]
+        for t in range(of_frames.shape[1]):
+            rows = (lengths > t).nonzero()[:, 0]
+            for _ in range(_MOST_PER_FRAME):
+                best = self._model.join(of_frames[rows, t], self._of_labels[rows]).argmax(-1)
+                rows, best = rows[best != BLANK], best[best != BLANK]
+                if not len(rows):
+                    break
+                for row, label in zip(rows.tolist(), best.tolist(), strict=True):
+                    written[row].append(label)
+                self._advance(rows, best)
+        return written
+
+    def _advance(self, rows: Tensor, labels: Tensor) -> None:
+        """Let the predictor of some utterances take in a label each."""
+        out, new = self._model.advance(labels, PredictorState(*(part[rows] for part in self._state)))
+        self._of_labels = self._of_labels.index_copy(0, rows, out)
+        self._state = PredictorState(
+            *(old.index_copy(0, rows, n) for old, n in zip(self._state, new, strict=True))
+        )
+
+
 @torch.no_grad()
 def greedy(model: ConformerTransducer, features: Tensor, frames: Tensor) -> list[list[int]]:
     """Return the labels of each utterance, the most probable choice at every step."""
-    encoded, lengths = model.encode(features, frames)
-    of_frames = model.of_frames(encoded)
-    of_labels, state = model.start(len(features))
-    written: list[list[int]] = [[] for _ in features]
-    for t in range(of_frames.shape[1]):
-        rows = (lengths > t).nonzero()[:, 0]
-        for _ in range(_MOST_PER_FRAME):
-            best = model.join(of_frames[rows, t], of_labels[rows]).argmax(-1)
-            rows, best = rows[best != BLANK], best[best != BLANK]
-            if not len(rows):
-                break
-            for row, label in zip(rows.tolist(), best.tolist(), strict=True):
-                written[row].append(label)
-            out, new = model.advance(best, PredictorState(*(part[rows] for part in state)))
-            of_labels = of_labels.index_copy(0, rows, out)
-            state = PredictorState(*(old.index_copy(0, rows, n) for old, n in zip(state, new, strict=True)))
-    return written
+    return GreedyDecoder(model, len(features)).push(*model.encode(features, frames))
 
 
 def recognised(

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-import hrf
 from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.speech.augment import Augmentation
 from hrf_paper.speech.batches import SpeechBatch, training_batches
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
+from hrf_paper.speech.map_files import restore_maps, stored_maps
 from hrf_paper.speech.methods import install
+from hrf_paper.speech.microphones import through_microphones
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, joined_at_random
 
@@ -49,6 +50,8 @@ class SpeechTraining:
         clip: largest norm of a gradient.
         augmentation: variations of the utterances.
         joined_frames: utterances of a speaker are joined, anew in each epoch, up to about that many frames; 0 is never.
+        microphones: deviation of the response of microphones. Above zero, whoever speaks is joined, and each utterance
+            comes through a microphone of its own (`through_microphones`).
         method: the attention's method, a key of `METHODS`.
         fit_step: the step before which the method takes the place of exact attention; maps are fitted to the model of
             that step and frozen.
@@ -57,7 +60,7 @@ class SpeechTraining:
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    epochs: int = 34
+    epochs: int = 44
     learning_rate: float = 2e-3
     warmup: int = 300
     frames: int = 2_500
@@ -66,6 +69,7 @@ class SpeechTraining:
     clip: float = 1.0
     augmentation: Augmentation = field(default_factory=Augmentation)
     joined_frames: int = 0
+    microphones: float = 0.0
     method: str = "exact"
     fit_step: int = 0
     after: SpeechTraining | None = None
@@ -110,6 +114,7 @@ class SpeechTrainer:
             lr=training.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=training.weight_decay,
+            fused=True,
         )
         self._step = 0
         self.history: list[dict[str, float]] = []
@@ -148,8 +153,12 @@ class SpeechTrainer:
     def _batches(self, epoch: int) -> list[SpeechBatch]:
         training, utterances = self.training, self._speech.train
         generator = Generator().manual_seed(10_000 * training.seed + epoch)
+        if training.microphones:
+            utterances = through_microphones(utterances, training.microphones, generator)
         if training.joined_frames:
-            utterances = joined_at_random(utterances, training.joined_frames, generator)
+            utterances = joined_at_random(
+                utterances, training.joined_frames, generator, by_speaker=not training.microphones
+            )
         return list(training_batches(utterances, training.frames, training.augmentation, generator))
 
     def _take_step(self, batch: SpeechBatch) -> float:
@@ -202,13 +211,8 @@ class SpeechTrainer:
             "step": self._step,
             "history": self.history,
         }
-        for layer, attention in enumerate(self.model.attentions):
-            if isinstance(attention.method, hrf.FeatureMap):
-                attention.method.save(self._map_path(layer))
+        tensors |= stored_maps(self.model)
         save_checkpoint(self.path, tensors | {"random": self._random}, header)
-
-    def _map_path(self, layer: int) -> Path:
-        return self.path.with_suffix(f".map{layer}.safetensors")
 
     def _load(self) -> None:
         tensors, header = load_checkpoint(self.path)
@@ -220,24 +224,15 @@ class SpeechTrainer:
             moments.setdefault(int(place), {})[key] = tensor
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
         self._step, self.history = header["step"], header["history"]
-        if self._step > self.training.fit_step and self.training.method != "exact":
-            self._load_maps()
-
-    def _load_maps(self) -> None:
-        """Restore the frozen maps; methods that are no maps have no files, and depend on no data."""
-        saved = [self._map_path(layer) for layer in range(len(self.model.attentions))]
-        if not saved[0].exists():
+        if self._step > self.training.fit_step and not restore_maps(self.model, tensors):
             install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
-            return
-        for attention, path in zip(self.model.attentions, saved, strict=True):
-            attention.use(hrf.load(path))
 
 
 class TrainedModel(NamedTuple):
     """A model from a checkpoint.
 
     Attributes:
-        model: the model, with exact attention and ready to recognise.
+        model: the model, ready to recognise, with the feature maps it was trained with, or exact attention.
         front_end: where the features come from that it was trained with (`Speech`).
     """
 
@@ -251,6 +246,7 @@ def load_model(path: Path) -> TrainedModel:
     sizes: dict[str, Any] = header["training"]["model"]
     model = ConformerTransducer(ModelConfig(**sizes))
     model.load_state_dict(_below(tensors, "model"))
+    restore_maps(model, tensors)
     return TrainedModel(model.eval(), header["front_end"])
 
 

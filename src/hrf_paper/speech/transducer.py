@@ -13,6 +13,8 @@ from hrf_paper.speech.attention import SelfAttention
 from hrf_paper.speech.batches import SpeechBatch
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.conformer import Conformer, ConformerBlock
+from hrf_paper.speech.dropout import ByteDropout
+from hrf_paper.speech.joiner import join_lattice
 from hrf_paper.speech.rnnt import rnnt_loss
 
 __all__ = ["ConformerTransducer", "Losses", "PredictorState"]
@@ -49,7 +51,7 @@ class ConformerTransducer(nn.Module):
         self.memory: nn.Module = (
             nn.LSTM(wide, wide, batch_first=True) if config.predictor == "lstm" else nn.Linear(2 * wide, wide)
         )
-        self.dropout = nn.Dropout(config.predictor_dropout)
+        self.dropout = ByteDropout(config.predictor_dropout)
         self.of_frames = nn.Linear(config.width, config.joint_width)
         self.of_labels = nn.Linear(wide, config.joint_width)
         self.joiner = nn.Linear(config.joint_width, config.vocabulary)
@@ -67,9 +69,16 @@ class ConformerTransducer(nn.Module):
         """Return the losses of a batch."""
         encoded, lengths = self.encode(batch.features, batch.frames)
         predicted = self._predicted(batch.labels)
-        nodes = torch.tanh(self.of_frames(encoded)[:, :, None] + self.of_labels(predicted)[:, None])
+        logits = join_lattice(
+            self.of_frames(encoded),
+            self.of_labels(predicted),
+            self.joiner.weight,
+            self.joiner.bias,
+            lengths,
+            batch.n_labels,
+        )
         return Losses(
-            rnnt_loss(self.joiner(nodes), batch.labels, lengths, batch.n_labels, blank=BLANK),
+            rnnt_loss(logits, batch.labels, lengths, batch.n_labels, blank=BLANK),
             F.ctc_loss(
                 self.ctc(encoded).log_softmax(-1).transpose(0, 1),
                 batch.labels,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["Speech", "Utterance", "joined", "joined_at_random", "normalised"]
+__all__ = ["Speech", "Utterance", "joined", "joined_at_random", "normalised", "taking_turns"]
 
 _NO_SOUND = re.compile(r"<[^>]*>|\[[^\]]*\]|\+\+[^+]*\+\+")  # tags of silence and noise
 _NO_LETTER = re.compile(r"[^A-Z' ]+")
@@ -70,17 +70,34 @@ def joined(utterances: Sequence[Utterance], frames: int) -> list[Utterance]:
     return [_join(group) for own in speakers for group in _cut(own, max(1, round(_length(own) / frames)))]
 
 
-def joined_at_random(utterances: Sequence[Utterance], frames: int, generator: Generator) -> list[Utterance]:
-    """Join utterances of one speaker in random order, each up to a random length of at most about ``frames``."""
+def taking_turns(utterances: Sequence[Utterance], frames: int, generator: Generator) -> list[Utterance]:
+    """Join utterances in random order, whoever speaks, to about that many frames each."""
+    order = torch.randperm(len(utterances), generator=generator).tolist()
+    mixed = [utterances[i] for i in order]
+    return [_join(group) for group in _cut(mixed, max(1, round(_length(mixed) / frames)))]
+
+
+def joined_at_random(
+    utterances: Sequence[Utterance], frames: int, generator: Generator, *, by_speaker: bool = True
+) -> list[Utterance]:
+    """Join utterances in random order, each up to a random length of at most about ``frames``.
+
+    Args:
+        utterances: single ones.
+        frames: frames of the longest.
+        generator: of order and lengths.
+        by_speaker: whether to join utterances of one speaker only.
+    """
     order = torch.randperm(len(utterances), generator=generator).tolist()
     groups: list[list[Utterance]] = []
     open_groups: dict[str, tuple[list[Utterance], int]] = {}
     for utterance in (utterances[i] for i in order):
-        group, limit = open_groups.get(utterance.speaker, ([], 0))
+        who = utterance.speaker if by_speaker else ""
+        group, limit = open_groups.get(who, ([], 0))
         if _length(group) + len(utterance.features) > limit:
             group, limit = [], int(frames * float(torch.rand((), generator=generator)))
             groups.append(group)
-            open_groups[utterance.speaker] = group, limit
+            open_groups[who] = group, limit
         group.append(utterance)
     return [_join(group) for group in groups]
 

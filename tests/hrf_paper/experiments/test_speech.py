@@ -9,18 +9,23 @@ import pytest
 from hrf_paper.datasets import MissingData
 from hrf_paper.experiments.shared.scaled_down import scaled_down
 from hrf_paper.experiments.speech import EXPERIMENT
-from hrf_paper.experiments.speech.measure import JOINED, SIGNED, SINGLE, Settings, key
+from hrf_paper.experiments.speech.measure import JOINED, SIGNED, SINGLE, Settings, key, set_names
 from hrf_paper.experiments.speech.printed import GROUPS, PRINTED
 from hrf_paper.experiments.speech.rates import rate
 from hrf_paper.speech.methods import METHODS
 from hrf_paper.speech.training import SpeechTraining
 
-SETTINGS = Settings(SpeechTraining(), runs=2, tuned=("exact", "HRF-C (3,3)", "HRF-A (8,8)"), scratch=())
+SETTINGS = Settings(
+    SpeechTraining(),
+    runs=2,
+    tuned=("exact", "HRF-C (3,3)", "HRF-A (8,8)"),
+    scratch=(),
+)
 
 
 def part(settings: Settings, *rates: float) -> dict:
     """Return a part with one draw per rate."""
-    draws = [{str(n): {"wer": r, "cer": r / 2} for n in (0, *settings.lengths)} for r in rates]
+    draws = [{n: {"wer": r, "cer": r / 2} for n in set_names(settings)} for r in rates]
     return {"draws": draws, "flops": 1000.0 + rates[0], "timings": {"training CPU seconds": 600.0}}
 
 
@@ -72,7 +77,7 @@ def test_half_of_the_pairs_is_partly():
 def test_gaps_to_uniform_attention_are_stated():
     rates = printed() | {"exact": 10.0, "uniform": 14.0, "none": 30.0}
     claim = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))[-3]
-    assert claim.ours == "uniform +4.0 and none +20.0 points at 500 frames"
+    assert claim.ours == "uniform +4.0 and none +20.0 points (turns, 500)"
 
 
 def test_rates_are_means_over_runs_and_draws():
@@ -80,12 +85,12 @@ def test_rates_are_means_over_runs_and_draws():
         key("swapped", "exact", 0): part(SETTINGS, 1, 2),
         key("swapped", "exact", 1): part(SETTINGS, 3, 4),
     }
-    judged = rate(found, "swapped", "exact", 500)
+    judged = rate(found, "swapped", "exact", "turns, 500")
     assert judged.values == [1, 2, 3, 4]
     assert judged.mean == 2.5
     # 3.182 is the quantile of Student's t with 3 degrees of freedom, 1.291 the deviation.
     assert judged.half_width == pytest.approx(3.182 * 1.291 / 2, rel=1e-3)
-    assert rate(found, "fine-tuned", "exact", 500) is None
+    assert rate(found, "fine-tuned", "exact", "turns, 500") is None
 
 
 def test_what_was_not_run_is_said():
@@ -101,8 +106,8 @@ def test_what_was_not_run_is_said():
 def test_the_figure_has_a_panel_per_stage_that_was_run():
     found = results(SETTINGS, printed() | {"Trig 256": 160.0})
     assert [axes.get_title() for axes in EXPERIMENT.figure(SETTINGS, found).get_axes()] == [
-        "swapped",
-        "fine-tuned",
+        "swapped (turns, 500)",
+        "fine-tuned (turns, 500)",
     ]
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.speech.measure import SHORT, SINGLE, STAGES, Settings, key
+from hrf_paper.experiments.speech.measure import (
+    SINGLE,
+    SINGLE_SET,
+    STAGES,
+    Settings,
+    judged_set,
+    key,
+    set_names,
+)
 from hrf_paper.experiments.speech.printed import GROUPS, PRINTED
 from hrf_paper.experiments.speech.rates import Rate, judged_methods, rate
 from hrf_paper.experiments.verdicts import Claim
@@ -43,9 +51,9 @@ def _order(
     settings: Settings, results: Results, stage: str, kinds: tuple[str, str], pairs: list[tuple[str, str]]
 ) -> Claim:
     """Judge whether one kind of map has lower error rates than another."""
-    length = settings.lengths[0]
+    tested = judged_set(settings, stage)
     better, worse = kinds
-    rates = {name: _rate(results, stage, name, length) for pair in pairs for name in pair}
+    rates = {name: _rate(results, stage, name, tested) for pair in pairs for name in pair}
     won = [(a, b) for a, b in pairs if rates[a].mean < rates[b].mean]
     clear = [(a, b) for a, b in won if max(rates[a].values) < min(rates[b].values)]
     several = all(len(r.values) > 1 for r in rates.values())
@@ -64,17 +72,17 @@ def _order(
         total=len(pairs),
         cases="pairs of rows",
         criterion="the mean is lower",
-        sentence=f"Utterances joined to about {length} frames: {listed}.{ranges}",
+        sentence=f"Test utterances ({tested}): {listed}.{ranges}",
     )
 
 
 def _recognises(settings: Settings, results: Results) -> Claim:
-    found = _rate(results, SINGLE, "exact", SHORT)
+    found = _rate(results, SINGLE, "exact", SINGLE_SET)
     minutes = [
         results[key(SINGLE, "exact", run)]["timings"]["training CPU seconds"] / 60
         for run in range(settings.runs)
     ]
-    listed = ", ".join(f"{value:.1f}" for value in found.values)
+    listed = ", ".join(f"{value:.2f}" for value in found.values)
     counted = "one run" if settings.runs == 1 else f"{settings.runs} runs"
     return Claim(
         claim="How well does the model recognise single utterances with exact attention?",
@@ -89,24 +97,23 @@ def _recognises(settings: Settings, results: Results) -> Claim:
 def _needs_attention(settings: Settings, results: Results) -> Claim:
     """Say how much worse uniform and no attention are than exact attention."""
     gaps = []
-    for length in (SHORT, *settings.lengths):
-        exact = _rate(results, "swapped", "exact", length).mean
-        others = [_rate(results, "swapped", name, length).mean - exact for name in ("uniform", "none")]
-        name = "single utterances" if length == SHORT else f"{length:,} frames"
-        gaps.append((name, exact, *others))
+    for tested in set_names(settings):
+        exact = _rate(results, "swapped", "exact", tested).mean
+        others = [_rate(results, "swapped", name, tested).mean - exact for name in ("uniform", "none")]
+        gaps.append((tested, exact, *others))
     text = "; ".join(f"{name}: exact {e:.1f} %, uniform {u:+.1f}, none {n:+.1f}" for name, e, u, n in gaps)
     return Claim(
         claim="Does the task need attention: how much do uniform weights and none at all lose?",
         paper="not asked",
-        ours=f"uniform {gaps[1][2]:+.1f} and none {gaps[1][3]:+.1f} points at {gaps[1][0]}",
-        sentence=f"Word error rates after a swap without training: {text} points.",
+        ours=f"uniform {gaps[-1][2]:+.1f} and none {gaps[-1][3]:+.1f} points ({gaps[-1][0]})",
+        sentence=f"Word error rates after a swap without training, and points above them: {text}.",
     )
 
 
 def _best(settings: Settings, results: Results) -> Claim:
     """Name the maps that lose least to exact attention."""
-    length = settings.lengths[0]
-    rates = {name: _rate(results, "swapped", name, length).mean for name in METHODS}
+    tested = judged_set(settings, "swapped")
+    rates = {name: _rate(results, "swapped", name, tested).mean for name in METHODS}
     maps = sorted(
         (name for name in METHODS if name not in ("exact", "uniform", "none")), key=rates.__getitem__
     )
@@ -115,12 +122,13 @@ def _best(settings: Settings, results: Results) -> Claim:
         claim="Which attention can take the place of exact attention without any training?",
         paper="not asked",
         ours=f"{maps[0]}: {rates[maps[0]]:.1f} % against {rates['exact']:.1f} % with exact attention",
-        sentence=f"At {length} frames, from the lowest word error rate: {listed}; exact {rates['exact']:.1f} %.",
+        sentence=f"Test utterances ({tested}), from the lowest word error rate: {listed}; "
+        f"exact {rates['exact']:.1f} %.",
     )
 
 
-def _rate(results: Results, stage: str, method: str, length: int) -> Rate:
-    found = rate(results, stage, method, length)
+def _rate(results: Results, stage: str, method: str, tested: str) -> Rate:
+    found = rate(results, stage, method, tested)
     assert found is not None, f"{method} was not run at the stage {stage}"
     return found
 

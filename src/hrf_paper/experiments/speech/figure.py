@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.shared.plotting import GREY, bare, canvas, headline
-from hrf_paper.experiments.speech.measure import STAGES, Settings, key
+from hrf_paper.experiments.speech.measure import STAGES, Settings, judged_set, key
 from hrf_paper.experiments.speech.rates import Rate, rate
 from hrf_paper.speech.methods import METHODS
 
@@ -30,35 +30,36 @@ _TOP = 1.7  # rates above so many times that without attention are drawn at the 
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Draw one panel per stage that was run."""
-    length = settings.lengths[0]
-    stages = [s for s in STAGES if any(rate(results, s, name, length) for name in METHODS)]
+    stages = [s for s in STAGES if any(rate(results, s, n, judged_set(settings, s)) for n in METHODS)]
+    tested = judged_set(settings, "swapped")
     drawing = canvas(max(12.0, 8.2 * len(stages)), 7.4)
-    exact = _swapped(results, "exact", length)
+    exact = _swapped(results, "exact", tested)
     maps = [name for name in METHODS if name not in _LEVELS]
-    best = min(maps, key=lambda name: _swapped(results, name, length).mean)
+    best = min(maps, key=lambda name: _swapped(results, name, tested).mean)
     headline(
         drawing,
-        f"Swapped in untrained, {best} comes closest: {_swapped(results, best, length).mean:.1f} % WER, "
+        f"Swapped in untrained, {best} comes closest: {_swapped(results, best, tested).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
-        f"AN4, utterances of the test set joined to about {length} frames; "
+        f"AN4, test utterances of changing speakers, joined to about {settings.lengths[0]} frames; "
         f"runs × draws: {settings.runs} × {settings.draws}; bars: smallest and largest\n"
         "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
-    top = _TOP * _swapped(results, "none", length).mean
+    top = _TOP * _swapped(results, "none", tested).mean
     panels = drawing.subplots(1, len(stages), squeeze=False, sharey=True)[0]
     for panel, stage in zip(panels, stages, strict=True):
-        _draw(panel, results, stage, length, top)
-        panel.set_title(stage, size=11)
+        tested = judged_set(settings, stage)
+        _draw(panel, results, stage, tested, top)
+        panel.set_title(f"{stage} ({tested})", size=11)
     panels[0].set_ylabel("word error rate, %")
     bare(panels)
     return drawing
 
 
-def _draw(axes: Axes, results: Results, stage: str, length: int, top: float) -> None:
+def _draw(axes: Axes, results: Results, stage: str, tested: str, top: float) -> None:
     """Draw all methods of a stage; labels stand right and left by turns, in the order of FLOPs."""
     axes.set_xscale("log")
     axes.set_xlabel("FLOPs")
-    found = {name: r for name in METHODS if (r := rate(results, stage, name, length)) is not None}
+    found = {name: r for name in METHODS if (r := rate(results, stage, name, tested)) is not None}
     for name in (name for name in _LEVELS if name in found):
         axes.axhline(found[name].mean, color=GREY, linewidth=1, linestyle=":")
         axes.text(
@@ -94,7 +95,7 @@ def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *
     )
 
 
-def _swapped(results: Results, name: str, length: int) -> Rate:
-    found = rate(results, "swapped", name, length)
+def _swapped(results: Results, name: str, tested: str) -> Rate:
+    found = rate(results, "swapped", name, tested)
     assert found is not None
     return found

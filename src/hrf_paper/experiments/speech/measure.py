@@ -1,7 +1,8 @@
 """Word error rates with any attention: swapped into a trained model, fine-tuned after the swap, trained from scratch.
 
-Every run trains a model with exact attention on single utterances, then on utterances joined to the paper's length. The
-second model is the one that maps are swapped into.
+Every run trains a model with exact attention on single utterances, then on turns: utterances of changing speakers, each
+through a microphone of its own, joined to the paper's length. The second model is the one that maps are swapped into.
+Trainings from scratch with a map are on single utterances.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torch import Generator
+
 import hrf
 from hrf.advice.summaries import map_flops, summary_flops
 from hrf_paper.experiments.experiment import Part
@@ -19,27 +22,30 @@ from hrf_paper.speech.attention import Method
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
 from hrf_paper.speech.methods import METHODS, install
+from hrf_paper.speech.microphones import through_microphones
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.transducer import ConformerTransducer
-from hrf_paper.speech.utterances import Speech, joined
+from hrf_paper.speech.utterances import Speech, Utterance, joined, taking_turns
 
 __all__ = [
     "FULL",
     "JOINED",
     "QUICK",
     "SCALED",
-    "SHORT",
     "SIGNED",
     "SINGLE",
+    "SINGLE_SET",
     "STAGES",
     "Settings",
+    "judged_set",
     "key",
     "parts",
+    "set_names",
 ]
 
-SINGLE, JOINED = "trained on single utterances", "trained on joined utterances"
+SINGLE, JOINED = "trained on single utterances", "trained on turns"
 STAGES = ("swapped", "fine-tuned", "from scratch")
-SHORT = 0  # the length of utterances that are not joined
+SINGLE_SET = "single"  # test utterances that are not joined
 # Their estimates have both signs: queries and keys are brought to `Settings.key_length` where a model is trained.
 SIGNED = tuple(name for name in METHODS if name.startswith(("HRF-A", "Trig")))
 _SUBSAMPLING = 4
@@ -52,16 +58,19 @@ class Settings:
 
     Attributes:
         training: of the model with exact attention on single utterances.
-        joined_epochs: epochs on joined utterances after it.
+        joined_epochs: epochs on turns after ``training``.
         joined_learning_rate: their largest learning rate.
-        lengths: frames after subsampling to which test utterances are joined; the first is that of training, too.
+        joined_batch: their frames per batch.
+        microphones: deviation of the response of microphones in turns.
+        lengths: frames after subsampling to which test utterances are joined; the first is that of turns, too.
         runs: models with exact attention, each with its own seed.
         draws: draws of every random map that is swapped in.
-        tuned: methods with which the model of each run is fine-tuned after the swap; ``None`` is all.
+        tuned: methods with which the model of each run is fine-tuned on turns after the swap; ``None`` is all.
         tuned_runs: the number of runs in which it is.
-        tuned_epochs: epochs of fine-tuning on joined utterances.
+        tuned_epochs: epochs of fine-tuning.
         tuned_learning_rate: their largest learning rate.
         scratch: methods with which a model is trained from scratch; ``None`` is all.
+        scratch_runs: the number of runs in which it is.
         fit_step: the step of such a training before which maps are fitted and take over.
         key_length: length of queries and keys in trainings with signed maps.
         train_utterances: number of training utterances; ``None`` is all.
@@ -70,21 +79,42 @@ class Settings:
     """
 
     training: SpeechTraining
-    joined_epochs: int = 4
-    joined_learning_rate: float = 5e-4
+    joined_epochs: int = 6
+    joined_learning_rate: float = 1e-3
+    joined_batch: int = 5_000
+    microphones: float = 0.7
     lengths: tuple[int, ...] = (500, 2_000)
     runs: int = 3
     draws: int = 3
     tuned: tuple[str, ...] | None = None
     tuned_runs: int = 3
-    tuned_epochs: int = 5
+    tuned_epochs: int = 2
     tuned_learning_rate: float = 3e-4
     scratch: tuple[str, ...] | None = None
+    scratch_runs: int = 3
     fit_step: int = 1_000
     key_length: float = 1.5
     train_utterances: int | None = None
     test_utterances: int | None = None
     seed: int = 0
+
+
+def set_names(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the sets of test utterances: single ones, joined ones of a speaker, and turns."""
+    return (SINGLE_SET, *map(_joined_set, settings.lengths), _turns_set(settings))
+
+
+def judged_set(settings: Settings, stage: str) -> str:
+    """Return the set by which claims are judged: turns, or single utterances for models that know no others."""
+    return SINGLE_SET if stage == "from scratch" else _turns_set(settings)
+
+
+def _joined_set(length: int) -> str:
+    return f"joined, {length:,}"
+
+
+def _turns_set(settings: Settings) -> str:
+    return f"turns, {settings.lengths[0]:,}"
 
 
 def key(stage: str, method: str, run: int) -> str:
@@ -93,22 +123,25 @@ def key(stage: str, method: str, run: int) -> str:
 
 
 def parts(settings: Settings) -> dict[str, Part]:
-    """Return the parts of each run: two trainings, swaps, fine-tuning, and trainings from scratch."""
+    """Return the parts: two trainings per run, swaps, fine-tuning, and trainings from scratch."""
     speech = an4()
     speech = replace(
         speech, train=speech.train[: settings.train_utterances], test=speech.test[: settings.test_utterances]
     )
     runs = _Runs(settings, speech)
-    work: dict[str, Part] = {}
-    for run in range(settings.runs):
-        work[key(SINGLE, "exact", run)] = partial(runs.trained, runs.single(run))
-        work[key(JOINED, "exact", run)] = partial(runs.trained, runs.joined(run))
+    every = range(settings.runs)
+    work: dict[str, Part] = {
+        key(SINGLE, "exact", run): partial(runs.trained, runs.single(run)) for run in every
+    }
+    work |= {key(JOINED, "exact", run): partial(runs.trained, runs.joined(run)) for run in every}
+    for run in every:
         work |= {key("swapped", name, run): partial(runs.swapped, name, run) for name in METHODS}
-        if run < settings.tuned_runs:
-            work |= {
-                key("fine-tuned", name, run): partial(runs.trained, runs.tuned(name, run))
-                for name in _named(settings.tuned)
-            }
+    for run in range(settings.tuned_runs):
+        work |= {
+            key("fine-tuned", name, run): partial(runs.trained, runs.tuned(name, run))
+            for name in _named(settings.tuned)
+        }
+    for run in range(settings.scratch_runs):
         work |= {
             key("from scratch", name, run): partial(runs.trained, runs.scratch(name, run))
             for name in _named(settings.scratch)
@@ -125,16 +158,17 @@ class _Runs:
 
     def __init__(self, settings: Settings, speech: Speech) -> None:
         self.settings, self.speech = settings, speech
-        self._tests = {SHORT: speech.test} | {
-            length: joined(speech.test, _SUBSAMPLING * length) for length in settings.lengths
-        }
+        lengths = [_SUBSAMPLING * length for length in settings.lengths]
+        sets = [speech.test, *(joined(speech.test, frames) for frames in lengths)]
+        sets.append(_turns(speech.test, lengths[0], settings))
+        self._tests = dict(zip(set_names(settings), sets, strict=True))
 
     def single(self, run: int) -> SpeechTraining:
         """Return the training on single utterances."""
         return replace(self.settings.training, seed=self.settings.seed + run)
 
     def joined(self, run: int) -> SpeechTraining:
-        """Return the training on joined utterances after it."""
+        """Return the training on turns after it."""
         s = self.settings
         return self._after(self.single(run), s.joined_epochs, s.joined_learning_rate)
 
@@ -146,7 +180,9 @@ class _Runs:
 
     def scratch(self, method: str, run: int) -> SpeechTraining:
         """Return a training from scratch, with the method from ``fit_step`` on."""
-        return self._with_method(replace(self.single(run), fit_step=self.settings.fit_step), method)
+        s = self.settings
+        training = replace(self.single(run), fit_step=s.fit_step)
+        return self._with_method(training, method)
 
     def _after(self, before: SpeechTraining, epochs: int, learning_rate: float) -> SpeechTraining:
         return replace(
@@ -155,6 +191,8 @@ class _Runs:
             epochs=epochs,
             learning_rate=learning_rate,
             warmup=20,
+            frames=self.settings.joined_batch,
+            microphones=self.settings.microphones,
             joined_frames=_SUBSAMPLING * self.settings.lengths[0],
             after=before,
         )
@@ -187,13 +225,20 @@ class _Runs:
         return {"draws": found, "flops": sum(flops) / len(flops)}
 
     def _error_rates(self, model: ConformerTransducer) -> dict[str, dict[str, float]]:
-        """Return word and character error rates by length."""
+        """Return word and character error rates by set."""
         found = {}
-        for length, utterances in self._tests.items():
+        for name, utterances in self._tests.items():
             said = [utterance.text for utterance in utterances]
             rates = error_rates(said, recognised(model, utterances))
-            found[str(length)] = {"wer": rates.words, "cer": rates.characters}
+            found[name] = {"wer": rates.words, "cer": rates.characters}
         return found
+
+
+def _turns(utterances: list[Utterance], frames: int, settings: Settings) -> list[Utterance]:
+    """Return turns, the same for all seeds."""
+    generator = Generator().manual_seed(0)
+    varied = through_microphones(utterances, settings.microphones, generator)
+    return taking_turns(varied, frames, generator)
 
 
 def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
@@ -213,10 +258,14 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
     return summary_flops(length, dim, dim, statistics.fmean(shares))
 
 
+# The rows that decide the order of the paper's kinds of maps, and what they are compared with.
+_DECIDING = ("exact", "uniform", "FAVOR+ 256", "Trig 256", "HRF-A (8,8)", "HRF-C (3,3)")
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
-FULL = Settings(SpeechTraining())
-# Swaps alone, of one model: about half an hour on one core.
-SCALED = replace(FULL, runs=1, draws=1, tuned=(), scratch=())
+FULL = Settings(SpeechTraining(), tuned_epochs=5)
+# One model, into which all methods are swapped, and one epoch of fine-tuning for the deciding rows.
+SCALED = replace(
+    FULL, runs=1, draws=2, tuned=_DECIDING, tuned_runs=1, tuned_epochs=1, scratch=(), scratch_runs=0
+)
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
     SpeechTraining(_TINY, epochs=1, warmup=5),
@@ -228,6 +277,7 @@ QUICK = Settings(
     tuned_runs=1,
     tuned_epochs=1,
     scratch=("FAVOR+ 256",),
+    scratch_runs=1,
     fit_step=1,
     train_utterances=40,
     test_utterances=8,

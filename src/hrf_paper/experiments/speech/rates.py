@@ -1,4 +1,4 @@
-"""Word error rates out of the parts: means and intervals of a method at a stage and length."""
+"""Word error rates out of the parts: means and intervals of a method at a stage and on a set."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 from scipy import stats
 
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.speech.measure import SHORT, STAGES, Settings, key
+from hrf_paper.experiments.speech.measure import STAGES, key
 
-__all__ = ["Rate", "judged_methods", "lengths", "rate"]
+__all__ = ["Rate", "judged_methods", "rate"]
 
 
 class Rate(NamedTuple):
@@ -34,12 +34,12 @@ class Rate(NamedTuple):
         return f"{self.mean:.1f}{spread}"
 
 
-def rate(results: Results, stage: str, method: str, length: int) -> Rate | None:
-    """Return the word error rate of a method at a stage; ``None`` if it was not run."""
+def rate(results: Results, stage: str, method: str, tested: str) -> Rate | None:
+    """Return the word error rate of a method at a stage, on a set of test utterances; ``None`` if it was not run."""
     values: list[float] = []
     run = 0
     while (name := key(stage, method, run)) in results:
-        values += [draw[str(length)]["wer"] for draw in results[name]["draws"]]
+        values += [draw[tested]["wer"] for draw in results[name]["draws"]]
         run += 1
     if not values:
         return None
@@ -53,8 +53,3 @@ def judged_methods(results: Results, stage: str, methods: tuple[str, ...]) -> li
     """Return the methods that were run at a stage."""
     assert stage in STAGES
     return [name for name in methods if key(stage, name, 0) in results]
-
-
-def lengths(settings: Settings) -> tuple[int, ...]:
-    """Return all lengths of test utterances, single ones first."""
-    return (SHORT, *settings.lengths)

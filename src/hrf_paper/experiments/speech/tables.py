@@ -5,9 +5,18 @@ from __future__ import annotations
 from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.shared.scaled_down import scaled_down
-from hrf_paper.experiments.speech.measure import FULL, JOINED, SHORT, SINGLE, STAGES, Settings, key
+from hrf_paper.experiments.speech.measure import (
+    FULL,
+    JOINED,
+    SINGLE,
+    STAGES,
+    Settings,
+    judged_set,
+    key,
+    set_names,
+)
 from hrf_paper.experiments.speech.printed import PRINTED
-from hrf_paper.experiments.speech.rates import lengths, rate
+from hrf_paper.experiments.speech.rates import rate
 from hrf_paper.speech.methods import METHODS
 
 __all__ = ["tables"]
@@ -30,26 +39,25 @@ def _trained(settings: Settings, results: Results) -> Table:
     for run in range(settings.runs):
         for stage in (SINGLE, JOINED):
             part = results[key(stage, "exact", run)]
-            rates = [f"{part['draws'][0][str(length)]['wer']:.1f}" for length in lengths(settings)]
+            rates = [f"{part['draws'][0][tested]['wer']:.2f}" for tested in set_names(settings)]
             minutes = part["timings"]["training CPU seconds"] / 60
             rows.append((f"run {run}", stage, *rates, f"{minutes:.1f}"))
     return Table(
         "Exact attention: word error rate in percent",
-        ("run", "model", *map(_heading, lengths(settings)), "CPU minutes"),
+        ("run", "model", *set_names(settings), "CPU minutes"),
         rows,
     )
 
 
 def _stages(settings: Settings, results: Results) -> Table:
-    length = settings.lengths[0]
     rows = []
     for name in METHODS:
         printed = "{} ± {}".format(*PRINTED[name]) if name in PRINTED else ""
-        found = [rate(results, stage, name, length) for stage in STAGES]
+        found = [rate(results, stage, name, judged_set(settings, stage)) for stage in STAGES]
         rows.append((name, printed, *(_NOT_RUN if r is None else r.text for r in found)))
     return Table(
-        f"Word error rate in percent, utterances joined to about {length} frames",
-        ("attention", "paper", *STAGES),
+        "Word error rate in percent",
+        ("attention", "paper", *(f"{stage} ({judged_set(settings, stage)})" for stage in STAGES)),
         rows,
         caption="± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
         "deviation over 10 runs on LibriSpeech, trained from scratch. In trainings with HRF-A and Trig, queries and "
@@ -60,16 +68,12 @@ def _stages(settings: Settings, results: Results) -> Table:
 def _swaps(settings: Settings, results: Results) -> Table:
     rows = []
     for name in METHODS:
-        found = [rate(results, "swapped", name, length) for length in lengths(settings)]
+        found = [rate(results, "swapped", name, tested) for tested in set_names(settings)]
         flops = results[key("swapped", name, 0)]["flops"]
         rows.append((name, number(flops, grouped=True), *("" if r is None else r.text for r in found)))
     return Table(
         "Swapped into the trained model, without training: word error rate in percent",
-        ("attention", "FLOPs", *map(_heading, lengths(settings))),
+        ("attention", "FLOPs", *set_names(settings)),
         rows,
         caption=f"FLOPs of attention per frame and head at {settings.lengths[0]} frames",
     )
-
-
-def _heading(length: int) -> str:
-    return "single" if length == SHORT else f"joined, {length:,}"
