@@ -81,7 +81,7 @@ def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
         axes.plot([o.flops] * len(o.returns), o.returns, "o", color=colour, alpha=0.6)
         axes.plot([o.flops], [o.mean], "_", color=colour, markersize=22, markeredgewidth=2.5)
         x, side = (16, "left") if name in crowd or name == "uniform" else (-16, "right")
-        y = 13 * (crowd.index(name) - 1) if name in crowd else -4
+        y = 13 * (crowd.index(name) - 1) if name in crowd else 12
         axes.annotate(
             name,
             (o.flops, o.mean),
