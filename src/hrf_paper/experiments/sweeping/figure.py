@@ -74,10 +74,10 @@ def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
         axes.annotate(
             name,
             (flops, found.mean),
-            xytext=(8, 0) if place % 2 == 0 else (-8, 0),
+            xytext=(0, 9) if place % 2 == 0 else (0, -9),
             textcoords="offset points",
-            va="center",
-            ha="left" if place % 2 == 0 else "right",
+            va="bottom" if place % 2 == 0 else "top",
+            ha="center",
             color=colour,
             size=9,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -109,7 +109,7 @@ class _Work:
         found = {
             "curve": [{name: e[name] for name in ("step", "loss", "delivered")} for e in trainer.history],
             "diverged": diverged,
-            "flops": {name: count._asdict() for name, count in flops.items()},
+            "flops": {name: asdict(count) for name, count in flops.items()},
             "timings": {"training CPU seconds": trainer.history[-1]["seconds"] if trainer.history else 0.0},
         }
         if diverged is not None:
