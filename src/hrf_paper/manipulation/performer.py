@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -81,7 +81,8 @@ class PerformerConfig:
         return (self.image_size // self.patch) ** 2
 
 
-class Flops(NamedTuple):
+@dataclass(frozen=True)
+class Flops:
     """FLOPs of one decision, two per multiply-add.
 
     Attributes:

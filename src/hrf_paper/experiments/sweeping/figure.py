@@ -60,12 +60,12 @@ def _draw_curves(axes: Axes, settings: Settings, results: Results) -> None:
         axes.plot(steps, values.mean(0), color=colour, linewidth=2, label=name)
         axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.1, linewidth=0)
     axes.set_xlabel("steps of training")
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    axes.legend(frameon=False, fontsize=9, loc="lower left", ncols=2)
 
 
 def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
     axes.set_xlabel("FLOPs of the encoder per decision, millions")
-    for name in (name for name in settings.methods if name != "blind"):
+    for place, name in enumerate(name for name in settings.methods if name != "blind"):
         found = share(settings, results, name)
         flops = results[key(name, 0, settings.learning_rates[0])]["flops"]["ours"]["encoder"] / 1e6
         colour = _COLOURS.get(name, _OTHER)
@@ -74,9 +74,10 @@ def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
         axes.annotate(
             name,
             (flops, found.mean),
-            xytext=(8, 0),
+            xytext=(0, 9) if place % 2 == 0 else (0, -9),
             textcoords="offset points",
-            va="center",
+            va="bottom" if place % 2 == 0 else "top",
+            ha="center",
             color=colour,
             size=9,
         )

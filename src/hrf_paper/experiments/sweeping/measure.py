@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -109,7 +109,7 @@ class _Work:
         found = {
             "curve": [{name: e[name] for name in ("step", "loss", "delivered")} for e in trainer.history],
             "diverged": diverged,
-            "flops": {name: count._asdict() for name, count in flops.items()},
+            "flops": {name: asdict(count) for name, count in flops.items()},
             "timings": {"training CPU seconds": trainer.history[-1]["seconds"] if trainer.history else 0.0},
         }
         if diverged is not None:
@@ -171,6 +171,7 @@ SCALED = Settings(
     CloneTraining(model=_SMALL, steps=900, judge_every=450, judged_episodes=2, learning_rate=3e-3),
     tuned_steps=40,
     learning_rates=(3e-3,),
+    runs=1,
     episodes=8,
     divided_steps=20,
 )
