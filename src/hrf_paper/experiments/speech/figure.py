@@ -45,7 +45,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
     top = _TOP * _swapped(results, "none", tested).mean
-    panels = drawing.subplots(1, len(stages), squeeze=False, sharey=True)[0]
+    panels = drawing.subplots(1, len(stages), squeeze=False, sharex=True, sharey=True)[0]
     for panel, stage in zip(panels, stages, strict=True):
         tested = judged_set(settings, stage)
         _draw(panel, results, stage, tested, top)
