@@ -49,22 +49,25 @@ class SweepingTable:
         if n_balls < 1:
             raise ValueError(f"n_balls is {n_balls}; expected at least 1")
         self.world: Any = BulletClient(connection_mode=pybullet.DIRECT)
+        self._n_balls = n_balls
+        self._build()
+
+    def _build(self) -> None:
+        """Build everything anew; solver and kinematics of Bullet remember the episodes before otherwise."""
+        self.world.resetSimulation()
         self.world.setGravity(0, 0, -9.81)
         self.world.setTimeStep(CONTROL_SECONDS / _SUBSTEPS)
         self.world.setPhysicsEngineParameter(numSolverIterations=30, deterministicOverlappingPairs=1)
         self._build_furniture()
         self.arms = [Arm(self.world, *place, home) for place, home in zip(ARMS, HOME, strict=True)]
-        self._balls = [self._ball() for _ in range(n_balls)]
+        self._balls = [self._ball() for _ in range(self._n_balls)]
         self.wanted = HOME.copy()
-        self._fresh = self.world.saveState()
 
     def reset(self, rng: Generator) -> None:
         """Put the arms home and the balls in small heaps, two per half."""
-        # With the state come contacts of the solver: episodes do not depend on the episodes before.
-        self.world.restoreState(self._fresh)
+        self._build()
         for arm in self.arms:
             arm.jump_home()
-        self.wanted = HOME.copy()
         centres = [(side * rng.uniform(0.07, 0.23), rng.uniform(-0.16, 0.12)) for side in (-1, 1, -1, 1)]
         for k, ball in enumerate(self._balls):
             x, y = centres[k % _HEAPS] + rng.normal(0, 0.012, 2)

@@ -171,7 +171,6 @@ SCALED = Settings(
     CloneTraining(model=_SMALL, steps=900, judge_every=450, judged_episodes=2, learning_rate=3e-3),
     tuned_steps=40,
     learning_rates=(3e-3,),
-    runs=1,
     episodes=8,
     divided_steps=20,
 )
