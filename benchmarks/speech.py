@@ -10,12 +10,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from torch import Generator, Tensor
 from warprnnt_numba import RNNTLossNumba
 
@@ -81,19 +83,29 @@ def encoder_times(length: int) -> dict[str, float]:
     return best_times(calls, rounds=2, budget=2.0, clock=process_time)
 
 
+def add_loss(found: dict[str, Any], size: tuple[int, int, int]) -> None:
+    """Measure the loss of one size."""
+    found["loss"].append(dict(zip(("utterances", "frames", "labels"), size, strict=True)) | loss_times(*size))
+
+
+def add_encoder(found: dict[str, Any], length: int) -> None:
+    """Measure the encoder at one length."""
+    found["encoder"][str(length)] = encoder_times(length)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speech", description=__doc__)
     parser.add_argument("--lengths", nargs="*", type=int, default=[*LENGTHS], help="encoded frames")
     parser.add_argument("--out", type=Path, default=Path("results"), help="directory for speech.json")
     args = parser.parse_args(argv)
-    found: dict[str, Any] = {
-        "loss": [
-            dict(zip(("utterances", "frames", "labels"), s, strict=True)) | loss_times(*s) for s in SIZES
-        ],
-        "encoder": {str(length): encoder_times(length) for length in args.lengths},
-    }
-    write(folder(args.out) / "speech.json", (json.dumps(found, indent=1) + "\n").encode())
+    path = folder(args.out) / "speech.json"
+    found: dict[str, Any] = {"loss": [], "encoder": {}}
+    work = [partial(add_loss, found, size) for size in SIZES]
+    work += [partial(add_encoder, found, length) for length in args.lengths]
+    for part in track(work, "measuring", console=Console(stderr=True), transient=True):
+        part()
+        write(path, (json.dumps(found, indent=1) + "\n").encode())
     console = Console()
     for headings, *rows in (loss_rows(found), encoder_rows(found)):
         console.print(table(headings, rows))
