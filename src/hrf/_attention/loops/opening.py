@@ -16,7 +16,7 @@ from hrf._attention.loops.jit import jit
 from hrf._attention.loops.rows import add_scaled, clear, dot, increase, scale
 from hrf._attention.loops.summaries import LOG2E
 
-__all__ = ["ROOM", "Clusters", "Sums", "find_opened", "open_clusters"]
+__all__ = ["ROOM", "OpenableClusters", "QuerySums", "find_opened", "open_clusters"]
 
 Array = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -27,7 +27,7 @@ _LARGEST = np.float32(20)  # of γd², as in summarised/opening.py
 _TINY = np.float32(1e-30)
 
 
-class Clusters(NamedTuple):
+class OpenableClusters(NamedTuple):
     """Clusters of a head, and the keys that one group meets exactly.
 
     Attributes:
@@ -45,7 +45,7 @@ class Clusters(NamedTuple):
     firsts: Integers
 
 
-class Sums(NamedTuple):
+class QuerySums(NamedTuple):
     """Sums of the queries of a group.
 
     Attributes:
@@ -63,7 +63,7 @@ class Sums(NamedTuple):
 
 @jit
 def find_opened(
-    weights: Array, sums: Sums, widths: Array, spreads: Array, limit: float, least: Array, hits: Places
+    weights: Array, sums: QuerySums, widths: Array, spreads: Array, limit: float, least: Array, hits: Places
 ) -> int:
     """List the clusters that queries open, where weight · √expm1(γd²) is ``limit`` times the query's mass or more.
 
@@ -112,7 +112,7 @@ def _deviation(variance: float) -> float:
 
 
 @jit
-def open_clusters(x: Array, clusters: Clusters, weights: Array, sums: Sums, hits: Places) -> int:
+def open_clusters(x: Array, clusters: OpenableClusters, weights: Array, sums: QuerySums, hits: Places) -> int:
     """Replace summaries by their keys, for all ``hits``; return how many keys the queries meet."""
     if len(hits) == 0:
         return 0
@@ -142,7 +142,7 @@ def open_clusters(x: Array, clusters: Clusters, weights: Array, sums: Sums, hits
 
 
 @jit
-def _raise_scale(weights: Array, sums: Sums, i: int, step: float) -> None:
+def _raise_scale(weights: Array, sums: QuerySums, i: int, step: float) -> None:
     """Raise the scale of query i by log₂ ``step``."""
     factor = exp2(-min(step, np.float32(127)))
     sums.tops[i] += step

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hrf import tuning
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
-from hrf._attention.loops.opening import ROOM, Clusters, Sums, find_opened, open_clusters
+from hrf._attention.loops.opening import ROOM, OpenableClusters, QuerySums, find_opened, open_clusters
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
 from hrf._attention.loops.rows import clear, copy, fill, scale, scaled
 from hrf._attention.loops.summaries import GROUPS, LOG2E, LOWEST, score, summarise
@@ -121,11 +121,7 @@ def attend(
             group = start + i
             rows = slice(bounds[head, group], bounds[head, group + 1])
             sizes[head, group] = own_sizes[i]
-            if keep:
-                kept = _longer(kept, n_kept + own_sizes[i])
-                kept[n_kept : n_kept + own_sizes[i]] = lists[i, : own_sizes[i]]
-                n_kept += own_sizes[i]
-            clusters = Clusters(keys[head], key_bounds[head], mean_spreads[head], lists[i], firsts[i])
+            clusters = OpenableClusters(keys[head], key_bounds[head], mean_spreads[head], lists[i], firsts[i])
             n_hits, met[head, group] = _read(
                 queries[head, rows],
                 order[head, rows],
@@ -138,23 +134,31 @@ def attend(
                 out[head],
             )
             if keep:
-                opened = _longer(opened, n_opened + 3 * n_hits)
-                for hit in range(n_hits):
-                    opened[n_opened] = head
-                    opened[n_opened + 1] = bounds[head, group] + scratch.hits[hit, 1]
-                    opened[n_opened + 2] = scratch.hits[hit, 0]
-                    n_opened += 3
+                kept = _with(kept, n_kept, lists[i, : own_sizes[i]])
+                opened = _with(opened, n_opened, _openings(head, bounds[head, group], scratch.hits[:n_hits]))
+                n_kept, n_opened = n_kept + own_sizes[i], n_opened + 3 * n_hits
     return kept[:n_kept], opened[:n_opened].reshape(-1, 3)
 
 
 @jit
-def _longer(places: Places, length: int) -> Places:
-    """Return an array of at least this length that begins with the same places."""
-    if length <= len(places):
-        return places
-    out = np.empty(2 * length, np.int32)
-    out[: len(places)] = places
-    return out
+def _with(places: Places, n: int, more: Places) -> Places:
+    """Return an array that begins with the first n places and goes on with more."""
+    length = n + len(more)
+    if length > len(places):
+        longer = np.empty(2 * length, np.int32)
+        longer[:n] = places[:n]
+        places = longer
+    places[n:length] = more
+    return places
+
+
+@jit
+def _openings(head: int, first: int, hits: Places) -> Places:
+    """Return head, row of the query and cluster of each hit, one after the other; the group begins at a row."""
+    out = np.empty((len(hits), 3), np.int32)
+    for hit in range(len(hits)):
+        out[hit, 0], out[hit, 1], out[hit, 2] = head, first + hits[hit, 1], hits[hit, 0]
+    return out.reshape(-1)
 
 
 class _Scratch(NamedTuple):
@@ -170,7 +174,7 @@ class _Scratch(NamedTuple):
 
     x: Array
     weights: Array
-    sums: Sums
+    sums: QuerySums
     raised: Array
     hits: Places
 
@@ -184,7 +188,7 @@ def _scratch(bounds: Integers, dim: int, width: int, n_clusters: int, like: Arra
             most = max(most, bounds[head, group + 1] - bounds[head, group])
     n, kind = most + -most % ROWS, like.dtype
     rows = max(_SOME, n_clusters + -n_clusters % ROWS)
-    sums = Sums(np.empty((n, width), kind), np.empty(n, kind), np.empty(n, kind), np.empty(n, kind))
+    sums = QuerySums(np.empty((n, width), kind), np.empty(n, kind), np.empty(n, kind), np.empty(n, kind))
     hits = np.empty((n_clusters * most, 2), np.int32)
     return _Scratch(np.zeros((dim, n), kind), np.empty((rows, n), kind), sums, np.empty(n, kind), hits)
 
@@ -194,7 +198,7 @@ def _read(
     x: Array,
     order: Integers,
     widths: Array,
-    clusters: Clusters,
+    clusters: OpenableClusters,
     summaries: Array,
     biases: Array,
     limit: float,
