@@ -50,6 +50,8 @@ EXACT_TASKS_PER_THREAD = 8
 TASK_TOKENS = 1 << 10
 LOOP_TOKENS = 32
 LOOP_KEYS = 64
+# Floats of memory that is kept for the next call.
+KEPT_FLOATS = 1 << 23
 
 # Fitting (fitting/): floats of products of vectors and centres.
 FITTING_FLOATS = 1 << 22

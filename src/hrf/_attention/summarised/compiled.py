@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,42 +23,6 @@ Array = NDArray[np.float32]
 def serves(heads: Heads) -> bool:
     """Whether the loops can compute these heads."""
     return loops.serves(*heads[:3]) and heads.x.dtype == torch.float32
-
-
-class _HeadBuffers(NamedTuple):
-    """Vectors of a few heads at a time.
-
-    Attributes:
-        x: queries without padding, ``(heads, L, d)``.
-        y: keys without padding, ``(heads, S, d)``.
-        spare: room for either, with some more rows.
-        more: likewise.
-        queries: queries by group, ``(heads, L, d)``.
-        keys: keys and values by cluster, ``(heads, S + ROWS, d + d_v)``.
-    """
-
-    x: Tensor
-    y: Tensor
-    spare: Tensor
-    more: Tensor
-    queries: Tensor
-    keys: Tensor
-
-    @classmethod
-    def of(cls, heads: Heads) -> _HeadBuffers:
-        """Allocate buffers for as many heads as fit `tuning.SUMMARY_TOKENS`, and keep all threads busy."""
-        from hrf._attention.loops.products import ROWS, padded
-
-        (n, length, dim), (n_keys, width) = heads.x.shape, heads.v.shape[1:]
-        threads, longest = torch.get_num_threads(), max(length, n_keys)
-        rounds = max(1, tuning.SUMMARY_TOKENS // (longest * threads))
-        some, dim, width = min(n, rounds * threads), padded(dim), padded(width)
-        # Columns beyond those of the vectors have to be zero.
-        whole = (dim, width) == (heads.x.shape[-1], heads.v.shape[-1])
-        allocate = heads.x.new_empty if whole else heads.x.new_zeros
-        rows = (length, n_keys, longest + ROWS, longest + ROWS, length)
-        buffers = [allocate(some, m, dim) for m in rows]
-        return cls._make([*buffers, allocate(some, n_keys + ROWS, dim + width)])
 
 
 class Compiled:
@@ -89,9 +52,12 @@ class Compiled:
         *,
         keep: bool = False,
     ) -> None:
-        self._heads, self._root, self._buffers = heads, root, _HeadBuffers.of(heads)
+        from hrf._attention.loops.memory import borrowed
+        from hrf._attention.loops.products import ROWS, padded
+
+        self._heads, self._root = heads, root
         (n, length, _), (n_keys, width) = heads.x.shape, heads.v.shape[1:]
-        dim = self._buffers.x.shape[-1]
+        dim = padded(heads.x.shape[-1])
         self._order = torch.empty(n, length, dtype=torch.long)
         self._bounds = torch.empty(n, n_groups + 1, dtype=torch.long)
         self._means, self._widths = heads.x.new_empty(n, n_groups, dim), heads.x.new_empty(n, n_groups)
@@ -108,44 +74,60 @@ class Compiled:
         # Outputs of all queries are written; those of padding stay.
         allocate = heads.x.new_empty if bool((counts == length).all()) else heads.x.new_zeros
         self.out = allocate(n, length, width)
-        limits, some = log_limits(tolerance, key_counts) / math.log(2), len(self._buffers.x)
+        limits, some = log_limits(tolerance, key_counts) / math.log(2), _at_a_time(heads)
         exact, opened = [], []
-        for first in range(0, n, some):
-            own = slice(first, min(first + some, n))
-            self._find_parts(own, counts.tolist(), key_counts.tolist())
-            found = self._attend(own, limits, opening_limits(tolerance), keep)
-            exact.append(found[0])
-            opened.append(found[1])
+        with borrowed((some, length, dim), (some, n_keys + ROWS, dim + padded(width))) as (
+            of_queries,
+            of_keys,
+        ):
+            for first in range(0, n, some):
+                own = slice(first, min(first + some, n))
+                self._find_parts(own, of_queries, of_keys, counts.tolist(), key_counts.tolist())
+                found = self._attend(own, of_queries, of_keys, limits, opening_limits(tolerance), keep)
+                exact.append(found[0])
+                opened.append(found[1])
         self._exact, self._opened = torch.cat(exact), torch.cat(opened)
         pairs = (self._sizes * self._bounds.diff() + self._met).sum(-1)
         self.share = pairs / (counts * key_counts).clamp(min=1)
 
-    def _find_parts(self, heads: slice, counts: list[int], key_counts: list[int]) -> None:
-        """Put queries into groups and keys into clusters."""
+    def _find_parts(
+        self, heads: slice, query_rows: Array, key_rows: Array, counts: list[int], key_counts: list[int]
+    ) -> None:
+        """Put queries into groups and keys into clusters; write them by group, and keys and values by cluster."""
         from hrf._attention.loops.groups import cluster_keys, group_queries
+        from hrf._attention.loops.memory import borrowed
+        from hrf._attention.loops.products import ROWS
 
-        tensors = self._heads[:5], self._buffers
-        (x, y, v, queries, keys), buffers = ([t.detach().numpy() for t in group] for group in tensors)
+        x, y, v, queries, keys = (t.detach().numpy() for t in self._heads)
         widths = self._widths, self._query_widths
         of_groups = loops.arrays(self._order, self._bounds, self._means, *widths, self._metrics)
         spreads = self._spreads, self._mean_spreads
         of_clusters = loops.arrays(self._key_order, self._key_bounds, self._centres, *spreads)
         group_levels, levels = (t.shape[1].bit_length() - 1 for t in (self._means, self._centres))
+        dim, longest = query_rows.shape[-1], max(x.shape[1], y.shape[1]) + ROWS
 
         def prepare(h: int) -> None:
-            own_x, own_y, spare, more, *rows = (buffer[h - heads.start] for buffer in buffers)
-            own_x, own_y = own_x[: counts[h]], own_y[: key_counts[h]]
-            tokens = _take(x[h], queries[h], self._root, own_x)
-            found = [array[h] for array in of_groups]
-            key_tokens = _take(y[h], keys[h], self._root, own_y)
-            group_queries(*(own_x, own_y, tokens, group_levels, spare, more, rows[0], *found))
-            values, metric = np.ascontiguousarray(v[h]), found[-1]
-            found = [array[h] for array in of_clusters]
-            cluster_keys(*(own_y, values, key_tokens, levels, spare, more, metric, rows[1], *found))
+            n, n_keys, place = counts[h], key_counts[h], h - heads.start
+            with borrowed((n, dim), (n_keys, dim), (longest, dim), (longest, dim)) as (own_x, own_y, *spare):
+                tokens = _take(x[h], queries[h], self._root, own_x)
+                found = [array[h] for array in of_groups]
+                key_tokens = _take(y[h], keys[h], self._root, own_y)
+                group_queries(*(own_x, own_y, tokens, group_levels, *spare, query_rows[place], *found))
+                values, metric = _widened(v[h], key_rows.shape[-1] - dim), found[-1]
+                found = [array[h] for array in of_clusters]
+                cluster_keys(*(own_y, values, key_tokens, levels, *spare, metric, key_rows[place], *found))
 
         loops.each(prepare, [(h,) for h in range(heads.start, heads.stop)])
 
-    def _attend(self, heads: slice, limits: Tensor, opening: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    def _attend(
+        self,
+        heads: slice,
+        query_rows: Array,
+        key_rows: Array,
+        limits: Tensor,
+        opening: Tensor,
+        keep: bool,
+    ) -> tuple[Tensor, Tensor]:
         """Write the outputs and the numbers of exact pairs; return exact keys and opened clusters, if wanted."""
         from hrf._attention.loops.summaries import GROUPS
         from hrf._attention.loops.summarised import attend
@@ -156,17 +138,14 @@ class Compiled:
         widths = self._widths, self._query_widths
         of_queries = self._order, self._bounds, self._means, *widths, self._metrics
         of_keys = self._key_bounds, self._centres, self._spreads, self._mean_spreads
-        queries, keys = (t[:n] for t in self._buffers[4:])
-        arrays = loops.arrays(
-            queries,
-            *(t[heads] for t in of_queries),
-            keys,
-            *(t[heads] for t in of_keys),
-            limits[heads].to(keys.dtype),
-            opening[heads].to(keys.dtype),
-            self.out[heads],
-            self._sizes[heads],
-            self._met[heads],
+        written = self.out, self._sizes, self._met
+        arrays = (
+            query_rows[:n],
+            *loops.arrays(*(t[heads] for t in of_queries)),
+            key_rows[:n],
+            *loops.arrays(*(t[heads] for t in of_keys)),
+            *loops.arrays(*(t[heads].to(self.out.dtype) for t in (limits, opening))),
+            *loops.arrays(*(t[heads] for t in written)),
         )
         nothing = torch.empty(0, dtype=torch.int32), torch.empty(0, 3, dtype=torch.int32)
         found = [nothing] * len(tasks)
@@ -203,8 +182,18 @@ class Compiled:
         return torch.stack([place, cluster], -1)
 
 
+def _at_a_time(heads: Heads) -> int:
+    """Return how many heads to compute at a time: as many as fit `tuning.SUMMARY_TOKENS`, and keep all threads busy."""
+    threads, longest = torch.get_num_threads(), max(heads.x.shape[1], heads.y.shape[1])
+    return min(len(heads.x), threads * max(1, tuning.SUMMARY_TOKENS // (longest * threads)))
+
+
 def _take(u: Array, real: NDArray[np.bool_], factor: float, out: Array) -> NDArray[np.int64]:
-    """Write rows of u that are no padding, times a factor, to the first columns of ``out``; return which they are."""
+    """Write rows of u that are no padding, times a factor, to the first columns of ``out``; return which they are.
+
+    Columns beyond those of u become zero.
+    """
+    out[:, u.shape[1] :] = 0
     out = out[:, : u.shape[1]]
     if len(out) == len(u):
         np.multiply(u, np.float32(factor), out=out)
@@ -212,6 +201,11 @@ def _take(u: Array, real: NDArray[np.bool_], factor: float, out: Array) -> NDArr
     tokens = real.nonzero()[0]
     np.multiply(u[tokens], np.float32(factor), out=out)
     return tokens
+
+
+def _widened(v: Array, width: int) -> Array:
+    """Return rows with columns of zeros up to a width, one after the other."""
+    return np.ascontiguousarray(np.pad(v, ((0, 0), (0, width - v.shape[1]))) if v.shape[1] < width else v)
 
 
 def _parts(order: Tensor, bounds: Tensor) -> Parts:
