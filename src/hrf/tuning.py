@@ -67,10 +67,9 @@ TREE_QUERIES = 2048
 EXACT_LOGITS = 1 << 26
 
 # Summarised attention (_attention/summarised): weights of keys for groups at a time, floats of exact pairs; in compiled
-# loops tokens of all heads at a time, and tasks per thread.
+# loops tasks per thread for heads that threads share.
 SUMMARY_FLOATS = 1 << 20
 EXACT_FLOATS = 1 << 20
-SUMMARY_TOKENS = 1 << 14
 SUMMARY_TASKS_PER_THREAD = 3
 # Causal: floats of the sums of queries that open all nodes of a block, at a time.
 DESCENT_FLOATS = 1 << 24

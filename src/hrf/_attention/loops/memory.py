@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from threading import Lock
 
 import numpy as np
@@ -29,7 +30,7 @@ _lock = Lock()
 def borrowed(*shapes: tuple[int, ...]) -> Iterator[list[Array]]:
     """Lend arrays with arbitrary contents, each at the beginning of a line of the cache."""
     sizes = [math.prod(shape) for shape in shapes]
-    places = np.cumsum([0, *(size + -size % _LINE for size in sizes)]).tolist()
+    places = list(accumulate((size + -size % _LINE for size in sizes), initial=0))
     memory = _taken(places[-1])
     try:
         yield [

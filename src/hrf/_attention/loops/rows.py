@@ -7,7 +7,19 @@ from numpy.typing import NDArray
 
 from hrf._attention.loops.jit import jit
 
-__all__ = ["add", "add_scaled", "clear", "copy", "decrease", "dot", "fill", "increase", "scale", "scaled"]
+__all__ = [
+    "add",
+    "add_scaled",
+    "clear",
+    "copy",
+    "decrease",
+    "dot",
+    "dot_difference",
+    "fill",
+    "increase",
+    "scale",
+    "scaled",
+]
 
 Row = NDArray[np.floating]
 
@@ -81,4 +93,13 @@ def dot(row: Row, other: Row) -> float:
     total = row[0] * other[0]
     for j in range(1, len(row)):
         total += row[j] * other[j]
+    return total
+
+
+@jit
+def dot_difference(row: Row, one: Row, other: Row) -> float:
+    """Return the dot product of a row with the difference of two others."""
+    total = row[0] * (one[0] - other[0])
+    for j in range(1, len(row)):
+        total += row[j] * (one[j] - other[j])
     return total

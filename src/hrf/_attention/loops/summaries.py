@@ -15,7 +15,7 @@ from hrf._attention.loops import tiles
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
-from hrf._attention.loops.rows import clear, copy, decrease, dot, fill, scaled
+from hrf._attention.loops.rows import clear, copy, dot, dot_difference, fill, scaled
 from hrf._attention.loops.tiles import exponentials, lowest_bit, maxima, tilt, total_exponentials
 
 __all__ = ["GROUPS", "LOG2E", "LOWEST", "score", "summarise"]
@@ -39,7 +39,7 @@ def score(rows: Array, bounds: Integers, means: Array, tile: Array, totals: Arra
     """Write the scores of all keys for the means of some groups.
 
     Args:
-        rows: keys and values by cluster, ``(n + ROWS or more, d + d_v)``.
+        rows: keys first in each row, by cluster, ``(n + ROWS or more, d or more)``.
         bounds: of the clusters.
         means: rᵢ log₂ e, transposed, ``(d, GROUPS)``.
         tile: scores s, ``(n + ROWS or more, GROUPS)``; written.
@@ -66,7 +66,6 @@ def summarise(
     bounds: Integers,
     centres: Array,
     spreads: Array,
-    metric: Array,
     means: Array,
     widths: Array,
     limits: Array,
@@ -80,11 +79,10 @@ def summarise(
     """Choose the keys that each group meets exactly, and sum up the others by cluster.
 
     Args:
-        rows: keys and values by cluster.
+        rows: keys, images and values by cluster, ``(n + ROWS or more, 2d + d_v)``, as of `cluster_keys`.
         bounds: of the clusters.
         centres: ȳ of each cluster, ``(C, d)``.
         spreads: d² log₂ e / 2 and log₂ √d² of each key, ``(n or more, 2)``.
-        metric: Σ_δ.
         means: rᵢ log₂ e, ``(GROUPS, d)``.
         widths: γ of the groups, ``(GROUPS,)``.
         limits: log₂ of the largest mass times relative error that a summary may have per key, ``(GROUPS,)``.
@@ -95,12 +93,11 @@ def summarise(
         firsts: the place in the list from which on exact keys belong to each cluster, ``(GROUPS, C + 1)``.
         sizes: number of exact keys, ``(GROUPS,)``.
     """
-    dim, largest = metric.shape[0], 0
+    dim, largest = centres.shape[1], 0
     for c in range(len(centres)):
         largest = max(largest, bounds[c + 1] - bounds[c])
     tilted, log_widths = np.zeros((largest + ROWS, GROUPS), tile.dtype), np.empty(GROUPS, tile.dtype)
     masses, tops = np.empty(GROUPS, tile.dtype), np.empty(GROUPS, tile.dtype)
-    offset, image = np.empty((GROUPS, dim), tile.dtype), np.empty((GROUPS, dim), tile.dtype)
     found = np.empty((GROUPS, rows.shape[1]), tile.dtype)
     for i in range(GROUPS):
         log_widths[i] = np.float32(0.5 * math.log2(widths[i]))
@@ -128,16 +125,15 @@ def summarise(
         clear(some[n:].reshape(-1))
         clear(found.reshape(-1))
         add_product_transposed(found, some, rows[first : first + len(some)])
-        clear(image.reshape(-1))
         for i in range(GROUPS):
-            scaled(found[i], np.float32(1) / max(masses[i], _TINY), summaries[i, c])
-            copy(summaries[i, c], offset[i])
-            decrease(offset[i], centres[c])
-        add_product(image, offset, metric)
-        for i in range(GROUPS):
+            inverse = np.float32(1) / max(masses[i], _TINY)
+            scaled(found[i, :dim], inverse, summaries[i, c])
+            scaled(found[i, 2 * dim :], inverse, summaries[i, c, dim:])
             biases[i, c] = LOWEST
             if tops[i] > _NONE:
-                shift = min(_HALF * widths[i] * dot(image[i], offset[i]), _LARGEST)
+                # (μ − ȳ)ᵀ Σ_δ (μ − ȳ)
+                spread = inverse * dot_difference(found[i, dim : 2 * dim], summaries[i, c], centres[c])
+                shift = min(_HALF * widths[i] * spread, _LARGEST)
                 log_mass = np.float32(math.log2(masses[i])) + tops[i] - shift
                 biases[i, c] = log_mass - dot(means[i], summaries[i, c])
     firsts[:, len(centres)] = sizes

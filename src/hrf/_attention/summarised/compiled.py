@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from hrf._attention.summarised.tree import Parts
 __all__ = ["Compiled", "serves"]
 
 Array = NDArray[np.float32]
+Found = tuple[NDArray[np.int32], NDArray[np.int32]]  # exact keys, and opened clusters
 
 
 def serves(heads: Heads) -> bool:
@@ -52,110 +54,105 @@ class Compiled:
         *,
         keep: bool = False,
     ) -> None:
-        from hrf._attention.loops.memory import borrowed
-        from hrf._attention.loops.products import ROWS, padded
+        from hrf._attention.loops.products import padded
 
-        self._heads, self._root = heads, root
+        self._heads, self._root, self._keep = [t.detach().numpy() for t in heads], root, keep
         (n, length, _), (n_keys, width) = heads.x.shape, heads.v.shape[1:]
-        dim = padded(heads.x.shape[-1])
+        dim, new = padded(heads.x.shape[-1]), heads.x.new_empty
+        counts, key_counts = heads.queries.sum(-1), heads.keys.sum(-1)
+        self._counts: tuple[list[int], list[int]] = counts.tolist(), key_counts.tolist()
         self._order = torch.empty(n, length, dtype=torch.long)
         self._bounds = torch.empty(n, n_groups + 1, dtype=torch.long)
-        self._means, self._widths = heads.x.new_empty(n, n_groups, dim), heads.x.new_empty(n, n_groups)
-        self._query_widths, self._metrics = heads.x.new_empty(n, length), heads.x.new_empty(n, dim, dim)
+        of_queries = new(n, n_groups, dim), new(n, n_groups), new(n, length), new(n, dim, dim)
+        self._of_groups = loops.arrays(self._order, self._bounds, *of_queries)
         self._key_order = torch.empty(n, n_keys, dtype=torch.long)
         self._key_bounds = torch.empty(n, n_clusters + 1, dtype=torch.long)
-        self._centres = heads.x.new_empty(n, n_clusters, dim)
-        self._spreads, self._mean_spreads = (
-            heads.x.new_empty(n, n_keys, 2),
-            heads.x.new_empty(n, n_clusters),
-        )
+        of_keys = new(n, n_clusters, dim), new(n, n_keys, 2), new(n, n_clusters)
+        self._of_clusters = loops.arrays(self._key_order, self._key_bounds, *of_keys)
         self._sizes, self._met = (torch.zeros(n, n_groups, dtype=torch.long) for _ in range(2))
-        counts, key_counts = heads.queries.sum(-1), heads.keys.sum(-1)
         # Outputs of all queries are written; those of padding stay.
-        allocate = heads.x.new_empty if bool((counts == length).all()) else heads.x.new_zeros
-        self.out = allocate(n, length, width)
-        limits, some = log_limits(tolerance, key_counts) / math.log(2), _at_a_time(heads)
-        exact, opened = [], []
-        with borrowed((some, length, dim), (some, n_keys + ROWS, dim + padded(width))) as (
-            of_queries,
-            of_keys,
-        ):
-            for first in range(0, n, some):
-                own = slice(first, min(first + some, n))
-                self._find_parts(own, of_queries, of_keys, counts.tolist(), key_counts.tolist())
-                found = self._attend(own, of_queries, of_keys, limits, opening_limits(tolerance), keep)
-                exact.append(found[0])
-                opened.append(found[1])
-        self._exact, self._opened = torch.cat(exact), torch.cat(opened)
+        self.out = (new if bool((counts == length).all()) else heads.x.new_zeros)(n, length, width)
+        limits = log_limits(tolerance, key_counts) / math.log(2), opening_limits(tolerance)
+        self._limits = loops.arrays(*(limit.to(self.out.dtype) for limit in limits))
+        self._written = loops.arrays(self.out, self._sizes, self._met)
+        self._exact, self._opened = self._run()
         pairs = (self._sizes * self._bounds.diff() + self._met).sum(-1)
         self.share = pairs / (counts * key_counts).clamp(min=1)
 
-    def _find_parts(
-        self, heads: slice, query_rows: Array, key_rows: Array, counts: list[int], key_counts: list[int]
-    ) -> None:
-        """Put queries into groups and keys into clusters; write them by group, and keys and values by cluster."""
+    def _run(self) -> tuple[Tensor, Tensor]:
+        """Compute all heads; return exact keys and opened clusters, if they are kept.
+
+        A thread computes a head from beginning to end, in memory that stays in its cache. The last heads, fewer than
+        there are threads, are shared out in blocks of groups.
+        """
+        n, threads = len(self._sizes), torch.get_num_threads()
+        alone = n - n % threads
+        found: dict[int, Found] = {}
+
+        def whole(head: int) -> None:
+            with self._rows(1) as rows:
+                self._prepare(head, *(array[0] for array in rows))
+                found[head] = self._attend(self._blocks(1), slice(head, head + 1), *rows)
+
+        def block(i: int) -> None:
+            found[alone + i] = self._attend(tasks[i], slice(alone, n), *rows)
+
+        loops.each(whole, [(head,) for head in range(alone)])
+        if alone < n:
+            blocks = self._blocks(n - alone)
+            tasks = np.array_split(blocks, min(len(blocks), tuning.SUMMARY_TASKS_PER_THREAD * threads))
+            with self._rows(n - alone) as rows:
+                loops.each(
+                    self._prepare, [(alone + i, *(array[i] for array in rows)) for i in range(n - alone)]
+                )
+                loops.each(block, [(i,) for i in range(len(tasks))])
+        exact, opened = (np.concatenate([found[i][part] for i in sorted(found)]) for part in (0, 1))
+        return torch.from_numpy(exact).long(), torch.from_numpy(opened).long()
+
+    def _rows(self, n: int) -> AbstractContextManager[list[Array]]:
+        """Lend room for queries by group, and for keys, images and values by cluster, of n heads."""
+        from hrf._attention.loops.memory import borrowed
+        from hrf._attention.loops.products import ROWS, padded
+
+        (_, length, dim), (n_keys, width) = self._heads[0].shape, self._heads[2].shape[1:]
+        return borrowed((n, length, padded(dim)), (n, n_keys + ROWS, 2 * padded(dim) + padded(width)))
+
+    def _blocks(self, n: int) -> NDArray[np.int64]:
+        """Return head and first group of all blocks of groups of n heads, ``(·, 2)``."""
+        from hrf._attention.loops.summaries import GROUPS
+
+        firsts = np.arange(0, self._sizes.shape[1], GROUPS)
+        return np.stack([np.repeat(np.arange(n), len(firsts)), np.tile(firsts, n)], 1)
+
+    def _prepare(self, h: int, query_rows: Array, key_rows: Array) -> None:
+        """Put a head's queries into groups and its keys into clusters; write rows by group and by cluster."""
         from hrf._attention.loops.groups import cluster_keys, group_queries
         from hrf._attention.loops.memory import borrowed
         from hrf._attention.loops.products import ROWS
 
-        x, y, v, queries, keys = (t.detach().numpy() for t in self._heads)
-        widths = self._widths, self._query_widths
-        of_groups = loops.arrays(self._order, self._bounds, self._means, *widths, self._metrics)
-        spreads = self._spreads, self._mean_spreads
-        of_clusters = loops.arrays(self._key_order, self._key_bounds, self._centres, *spreads)
-        group_levels, levels = (t.shape[1].bit_length() - 1 for t in (self._means, self._centres))
-        dim, longest = query_rows.shape[-1], max(x.shape[1], y.shape[1]) + ROWS
+        x, y, v, queries, keys = (array[h] for array in self._heads)
+        groups, clusters = ([array[h] for array in of] for of in (self._of_groups, self._of_clusters))
+        (n, n_keys), dim = (counts[h] for counts in self._counts), query_rows.shape[-1]
+        spare = max(len(x), len(y)) + ROWS, dim
+        with borrowed((n, dim), (n_keys, dim), spare, spare) as (own_x, own_y, *spares):
+            tokens = _take(x, queries, self._root, own_x)
+            key_tokens = _take(y, keys, self._root, own_y)
+            values, levels = _widened(v, key_rows.shape[-1] - 2 * dim), len(groups[2]).bit_length() - 1
+            group_queries(*(own_x, own_y, tokens, levels, *spares, query_rows, *groups))
+            metric, levels = groups[-1], len(clusters[2]).bit_length() - 1
+            cluster_keys(*(own_y, values, key_tokens, levels, *spares, metric, key_rows, *clusters))
 
-        def prepare(h: int) -> None:
-            n, n_keys, place = counts[h], key_counts[h], h - heads.start
-            with borrowed((n, dim), (n_keys, dim), (longest, dim), (longest, dim)) as (own_x, own_y, *spare):
-                tokens = _take(x[h], queries[h], self._root, own_x)
-                found = [array[h] for array in of_groups]
-                key_tokens = _take(y[h], keys[h], self._root, own_y)
-                group_queries(*(own_x, own_y, tokens, group_levels, *spare, query_rows[place], *found))
-                values, metric = _widened(v[h], key_rows.shape[-1] - dim), found[-1]
-                found = [array[h] for array in of_clusters]
-                cluster_keys(*(own_y, values, key_tokens, levels, *spare, metric, key_rows[place], *found))
-
-        loops.each(prepare, [(h,) for h in range(heads.start, heads.stop)])
-
-    def _attend(
-        self,
-        heads: slice,
-        query_rows: Array,
-        key_rows: Array,
-        limits: Tensor,
-        opening: Tensor,
-        keep: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Write the outputs and the numbers of exact pairs; return exact keys and opened clusters, if wanted."""
-        from hrf._attention.loops.summaries import GROUPS
+    def _attend(self, blocks: NDArray[np.int64], heads: slice, query_rows: Array, key_rows: Array) -> Found:
+        """Write outputs and numbers of exact pairs of blocks of groups; return exact keys and opened clusters."""
         from hrf._attention.loops.summarised import attend
 
-        n, n_groups = heads.stop - heads.start, self._sizes.shape[1]
-        jobs = torch.cartesian_prod(torch.arange(n), torch.arange(0, n_groups, GROUPS))
-        tasks = jobs.tensor_split(min(len(jobs), tuning.SUMMARY_TASKS_PER_THREAD * torch.get_num_threads()))
-        widths = self._widths, self._query_widths
-        of_queries = self._order, self._bounds, self._means, *widths, self._metrics
-        of_keys = self._key_bounds, self._centres, self._spreads, self._mean_spreads
-        written = self.out, self._sizes, self._met
-        arrays = (
-            query_rows[:n],
-            *loops.arrays(*(t[heads] for t in of_queries)),
-            key_rows[:n],
-            *loops.arrays(*(t[heads] for t in of_keys)),
-            *loops.arrays(*(t[heads].to(self.out.dtype) for t in (limits, opening))),
-            *loops.arrays(*(t[heads] for t in written)),
+        groups, clusters = (
+            [array[heads] for array in of] for of in (self._of_groups[:-1], self._of_clusters[1:])
         )
-        nothing = torch.empty(0, dtype=torch.int32), torch.empty(0, 3, dtype=torch.int32)
-        found = [nothing] * len(tasks)
-
-        def work(i: int) -> None:
-            exact, opened = attend(*(tasks[i].numpy(), *arrays, keep))
-            found[i] = torch.from_numpy(exact), torch.from_numpy(opened)
-
-        loops.each(work, [(i,) for i in range(len(tasks))])
-        exact, opened = (torch.cat(parts).long() for parts in zip(*found, strict=True))
+        limits, written = ([array[heads] for array in of] for of in (self._limits, self._written))
+        exact, opened = attend(
+            *(blocks, query_rows, *groups, key_rows, *clusters, *limits, *written, self._keep)
+        )
         opened[:, 0] += heads.start
         return exact, opened
 
@@ -169,7 +166,7 @@ class Compiled:
         rows = self._key_order.shape[1] + 1
         firsts = (self._key_bounds[:, :-1] + rows * torch.arange(len(self._sizes))[:, None]).flatten()
         found = torch.searchsorted(firsts, self._exact + rows * head, right=True) - 1
-        cluster, first = found % self._centres.shape[1], self._key_bounds[:, :-1].flatten()[found]
+        cluster, first = found % (self._key_bounds.shape[1] - 1), self._key_bounds[:, :-1].flatten()[found]
         exact = cluster * clusters.tokens.shape[-1] + self._exact - first
         return Plan(groups, clusters, starts, exact, self._opened_places(groups.tokens.shape))
 
@@ -180,12 +177,6 @@ class Compiled:
         group = torch.searchsorted(bounds, row[:, None], right=True)[:, 0] - 1
         place = (head * shape[1] + group) * shape[2] + row - bounds.gather(1, group[:, None])[:, 0]
         return torch.stack([place, cluster], -1)
-
-
-def _at_a_time(heads: Heads) -> int:
-    """Return how many heads to compute at a time: as many as fit `tuning.SUMMARY_TOKENS`, and keep all threads busy."""
-    threads, longest = torch.get_num_threads(), max(heads.x.shape[1], heads.y.shape[1])
-    return min(len(heads.x), threads * max(1, tuning.SUMMARY_TOKENS // (longest * threads)))
 
 
 def _take(u: Array, real: NDArray[np.bool_], factor: float, out: Array) -> NDArray[np.int64]:
