@@ -29,6 +29,7 @@ LONG_PASSAGES, LONG, WINDOW = 3, 4096, minilm.MAX_TOKENS
 NO_ERROR = 1e-5  # relative, about the rounding of float32
 REPORTED = 10  # exact shares are the mean over every so manyth passage: a report takes time
 ROUNDED = "exact, inputs in bfloat16"
+STRICT = 0.25  # for the neighbours of passages
 TOLERANCES = (1.0, 2.0, math.inf)
 # Mean cosine to reach, by tolerance; of the windows of long passages, the least cosine by default.
 TARGETS, LONG_TARGET = {1.0: 0.9995, 2.0: 0.999, math.inf: 0.99}, 0.998
@@ -122,7 +123,7 @@ def measure_passages() -> dict[str, dict[str, dict[str, float]]]:
         with minilm.replaced(model, attend_rounded):
             rounded = minilm.embeddings(model, shown(name, "bfloat16", batches))
         found[name] = {ROUNDED: compared(rounded, exact)}
-        for tolerance in TOLERANCES:
+        for tolerance in (STRICT, *TOLERANCES):
             with minilm.replaced(model, attend_by(hrf.SummarisedAttention(tolerance=tolerance))):
                 mine = minilm.embeddings(model, shown(name, f"τ = {tolerance:g}", batches))
             found[name][f"tolerance {tolerance:g}"] = compared(mine, exact) | account(
