@@ -1,4 +1,9 @@
-"""Beam search over label sequences of a transducer, frame by frame, with their scores."""
+"""Beam search over label sequences of a transducer, frame by frame, with their scores.
+
+Every further label costs probability, so that of two hypotheses the shorter one tends to be the more probable, and the
+most probable sequences of a model lack labels that were said. As in Graves (2012), those that are left after the last
+frame are therefore ranked by their log-probability per label.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,11 @@ class Hypothesis(NamedTuple):
     labels: tuple[int, ...]
     score: float
 
+    @property
+    def score_per_label(self) -> float:
+        """The score over the number of labels, by which hypotheses are ranked; that of no labels is the score."""
+        return self.score / max(1, len(self.labels))
+
 
 @dataclass(frozen=True)
 class _Entry:
@@ -40,7 +50,7 @@ class _Entry:
 def beam_search(
     model: ConformerTransducer, features: Tensor, frames: int | None = None, *, width: int = 4
 ) -> list[Hypothesis]:
-    """Return the ``width`` most probable label sequences of one utterance, best first.
+    """Return the ``width`` most probable label sequences of one utterance, the highest score per label first.
 
     Args:
         model: the recogniser.
@@ -56,8 +66,8 @@ def beam_search(
     beam: dict[tuple[int, ...], _Entry] = {(): _Entry(0.0, out[0], state)}
     for frame in model.of_frames(encoded)[0]:
         beam = _after_frame(model, frame, beam, width)
-    ranked = sorted(beam.items(), key=lambda item: -item[1].score)
-    return [Hypothesis(labels, entry.score) for labels, entry in ranked]
+    found = [Hypothesis(labels, entry.score) for labels, entry in beam.items()]
+    return sorted(found, key=lambda hypothesis: -hypothesis.score_per_label)
 
 
 def _after_frame(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -39,10 +40,23 @@ def test_hypotheses_are_ranked_and_reproducible():
     (utterance,) = utterances([40])
     found = beam_search(model, utterance.features, width=5)
     assert len(found) == 5
-    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    per_label = [h.score_per_label for h in found]
+    assert per_label == sorted(per_label, reverse=True)
     assert found == beam_search(model, utterance.features, width=5)
     wide = beam_search(model, utterance.features, width=50)
-    assert wide[0].score >= found[0].score - 1e-4
+    assert max(h.score for h in wide) >= max(h.score for h in found) - 1e-4
+
+
+def test_the_most_probable_hypothesis_is_not_preferred_for_being_short():
+    """A blank of probability 0.4 and a label of 0.6 in every frame: 0.4 for none, 0.6 · 0.4 for one, and so on."""
+    model = model_of_four_labels()
+    model.joiner.weight.data.zero_()
+    model.joiner.bias.data = torch.tensor([0.4, 0.6, 0.0, 0.0]).log()
+    (first, *others) = beam_search(model, utterances([4])[0].features, width=4)
+    assert first.labels == (1, 1, 1)
+    assert max(others, key=lambda h: h.score).labels == ()
+    assert math.isclose(first.score, math.log(0.6**3 * 0.4), rel_tol=1e-5)
+    assert math.isclose(first.score_per_label, first.score / 3)
 
 
 def test_padding_is_not_searched():
