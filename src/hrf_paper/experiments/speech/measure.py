@@ -262,9 +262,16 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
 _TUNED = ("exact", "uniform", "FAVOR+ 256", "Trig 256", "HRF-A (8,8)")
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
 FULL = Settings(SpeechTraining(), tuned_epochs=5)
-# One model, into which all methods are swapped, and one epoch of fine-tuning for some.
+# Three models, into which all methods are swapped, and one epoch of fine-tuning for some.
 SCALED = replace(
-    FULL, runs=1, draws=2, tuned=_TUNED, tuned_runs=1, tuned_epochs=1, scratch=(), scratch_runs=0
+    FULL,
+    lengths=(500,),
+    draws=1,
+    tuned=_TUNED,
+    tuned_runs=1,
+    tuned_epochs=1,
+    scratch=(),
+    scratch_runs=0,
 )
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
