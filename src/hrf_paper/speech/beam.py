@@ -1,9 +1,4 @@
-"""Beam search over label sequences of a transducer, frame by frame, with their scores.
-
-Every further label costs probability, so that of two hypotheses the shorter one tends to be the more probable, and the
-most probable sequences of a model lack labels that were said. As in Graves (2012), those that are left after the last
-frame are therefore ranked by their log-probability per label.
-"""
+"""Beam search over label sequences of a transducer, frame by frame, with their scores."""
 
 from __future__ import annotations
 
@@ -15,11 +10,10 @@ import torch
 from torch import Tensor
 
 from hrf_paper.speech.alphabet import BLANK
+from hrf_paper.speech.decoding import MOST_PER_FRAME
 from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
 
 __all__ = ["Hypothesis", "beam_search"]
-
-_MOST_PER_FRAME = 3  # labels that a frame may write
 
 
 class Hypothesis(NamedTuple):
@@ -33,11 +27,6 @@ class Hypothesis(NamedTuple):
     labels: tuple[int, ...]
     score: float
 
-    @property
-    def score_per_label(self) -> float:
-        """The score over the number of labels, by which hypotheses are ranked; that of no labels is the score."""
-        return self.score / max(1, len(self.labels))
-
 
 @dataclass(frozen=True)
 class _Entry:
@@ -50,7 +39,7 @@ class _Entry:
 def beam_search(
     model: ConformerTransducer, features: Tensor, frames: int | None = None, *, width: int = 4
 ) -> list[Hypothesis]:
-    """Return the ``width`` most probable label sequences of one utterance, the highest score per label first.
+    """Return the ``width`` most probable label sequences of one utterance, best first.
 
     Args:
         model: the recogniser.
@@ -66,8 +55,8 @@ def beam_search(
     beam: dict[tuple[int, ...], _Entry] = {(): _Entry(0.0, out[0], state)}
     for frame in model.of_frames(encoded)[0]:
         beam = _after_frame(model, frame, beam, width)
-    found = [Hypothesis(labels, entry.score) for labels, entry in beam.items()]
-    return sorted(found, key=lambda hypothesis: -hypothesis.score_per_label)
+    ranked = sorted(beam.items(), key=lambda item: -item[1].score)
+    return [Hypothesis(labels, entry.score) for labels, entry in ranked]
 
 
 def _after_frame(
@@ -75,12 +64,12 @@ def _after_frame(
 ) -> dict[tuple[int, ...], _Entry]:
     """Let hypotheses write up to a few labels each and then a blank; keep the best."""
     finished: dict[tuple[int, ...], _Entry] = {}
-    for written in range(_MOST_PER_FRAME + 1):
+    for written in range(MOST_PER_FRAME + 1):
         names, entries = list(beam), list(beam.values())
         logs = model.join(frame, torch.stack([entry.of_labels for entry in entries])).log_softmax(-1)
         for name, entry, row in zip(names, entries, logs, strict=True):
             _add(finished, name, entry, entry.score + float(row[BLANK]))
-        if written == _MOST_PER_FRAME:
+        if written == MOST_PER_FRAME:
             break
         logs = logs + torch.tensor([entry.score for entry in entries])[:, None]
         logs[:, BLANK] = -math.inf
@@ -88,7 +77,8 @@ def _after_frame(
         worst = sorted((entry.score for entry in finished.values()), reverse=True)[:width][-1]
         chosen = [(float(s), *divmod(int(i), logs.shape[1])) for s, i in zip(*best, strict=True)]
         # A longer hypothesis that is already less probable than all that are kept cannot come back.
-        chosen = [c for c in chosen if c[0] > worst or len(finished) < width]
+        least = worst if len(finished) >= width else -math.inf
+        chosen = [c for c in chosen if c[0] > least]
         if not chosen:
             break
         beam = _extended(model, names, entries, chosen)
