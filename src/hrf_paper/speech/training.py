@@ -1,7 +1,8 @@
 """Train a recogniser in epochs that can be interrupted: a resumed training is bit for bit the same.
 
 A checkpoint has the averaged weights, the weights, the moments of the optimiser, the state of the generator behind
-dropout, and the fitted maps. Variations and order of the utterances depend on the seed and the number of the epoch alone.
+dropout, and the fitted maps. Variations and order of the utterances depend on the seed and the number of the epoch
+alone.
 """
 
 from __future__ import annotations

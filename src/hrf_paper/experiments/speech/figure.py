@@ -41,7 +41,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"Swapped in untrained, {best} comes closest: {_swapped(results, best, tested).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
         f"AN4, test utterances of changing speakers, joined to about {settings.lengths[0]} frames; "
-        f"runs × draws: {settings.runs} × {settings.draws}; bars: smallest and largest\n"
+        f"runs × draws: {settings.swapped_runs} × {settings.draws}; bars: smallest and largest\n"
         "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
     top = _TOP * _swapped(results, "none", tested).mean
