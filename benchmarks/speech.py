@@ -26,18 +26,10 @@ from benchmarks.timing import best_times
 from hrf.report import folder, table, write
 from hrf_paper.speech import CONFIGS, ConformerTransducer, Utterance, install, rnnt_loss
 
-SIZES = ((10, 62, 30), (8, 160, 60), (1, 500, 200))  # utterances, encoded frames, labels
+SIZES = ((10, 62, 30), (2, 160, 60))  # utterances, encoded frames, labels
 LABELS = 29
 LENGTHS = (500, 2_000, 8_000, 32_000)  # encoded frames
-METHODS = (
-    "exact",
-    "FAVOR+ 256",
-    "HRF-A (8,8)",
-    "HRF-C (3,3)",
-    "shifted (3,3)",
-    "separable (16,16)",
-    "summarised",
-)
+METHODS = ("exact", "FAVOR+ 256", "HRF-A (8,8)", "HRF-C (3,3)", "summarised")
 
 
 def loss_times(batch: int, frames: int, labels: int) -> dict[str, float]:
@@ -79,7 +71,7 @@ def encoder_times(length: int) -> dict[str, float]:
         model.encode(features[:, :2_000], frames.clamp(max=2_000))  # compiles
         calls[name] = lambda model=model: model.encode(features, frames)[0]
     # One round at the greatest length, which takes minutes.
-    return best_times(calls, rounds=1, budget=10.0, clock=process_time)
+    return best_times(calls, rounds=1, budget=3.0, clock=process_time)
 
 
 def add_loss(found: dict[str, Any], size: tuple[int, int, int]) -> None:
