@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
 from benchmarks.many_machines import ARITHMETIC, TIMES, arithmetic, times
-from benchmarks.speech_tables import stream_rows
+from benchmarks.speech_tables import encoder_rows, loss_rows, stream_rows
 from benchmarks.summarised_tables import causal_rows, field_rows, long_rows, passage_rows, speech_rows
 
 RESULTS = Path("benchmarks/results")
@@ -182,7 +182,11 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     },
     Path("docs/dask.md"): {"rows": ("kernel_scaling.json", partial(of, scaling_rows))},
     Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
-    Path("docs/speech.md"): {"stream": ("speech_stream.json", partial(of, stream_rows))},
+    Path("docs/speech.md"): {
+        "loss": ("speech.json", partial(of, loss_rows)),
+        "encoder": ("speech.json", partial(of, encoder_rows)),
+        "stream": ("speech_stream.json", partial(of, stream_rows)),
+    },
     Path("docs/summarised.md"): {
         "passages": ("minilm.json", partial(of, passage_rows)),
         "long passages": ("minilm.json", partial(of, long_rows)),

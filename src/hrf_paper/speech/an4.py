@@ -1,7 +1,8 @@
 """AN4, the census corpus of Carnegie Mellon: 948 utterances to train and 130 to test, as cepstra.
 
 The 13 cepstra of a frame become 26 smoothed log-mel energies by the inverse cosine transform, so that masks and warps
-of the frequency axis make sense. Each utterance loses its mean, and channels are divided by their deviation over the
+of the frequency axis make sense. Each utterance loses the mean of all utterances of its speaker, who has one recording
+session: the mean of one or two seconds would depend on what is said. Channels are divided by their deviation over the
 training utterances.
 """
 
@@ -46,7 +47,7 @@ def an4(folder: Path | None = None) -> Speech:
     features = _features(files["an4-feat-mfc.tar.gz"])
     train, test = (
         [
-            Utterance(name, name.split("/")[1], features[name], _text(line))
+            Utterance(name, _speaker(name), features[name], _text(line))
             for name, line in zip(
                 files[f"etc/an4_{split}.fileids"].decode().split(),
                 files[f"etc/an4_{split}.transcription"].decode().strip().splitlines(),
@@ -76,8 +77,9 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _features(archive: bytes) -> dict[str, Tensor]:
-    """Return log-mel energies without their mean, ``(frames, CHANNELS)``, by the name of the utterance."""
-    found = {}
+    """Return log-mel energies without the speaker's mean, ``(frames, CHANNELS)``, by the name of the utterance."""
+    found: dict[str, Tensor] = {}
+    speakers: dict[str, list[Tensor]] = {}
     inverse = _inverse_cosine()
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
@@ -88,8 +90,15 @@ def _features(archive: bytes) -> dict[str, Tensor]:
             values = np.frombuffer(content.read()[4:], ">f4").astype(np.float32)
             energies = torch.from_numpy(values).view(-1, _CEPSTRA) @ inverse
             name = member.name.removeprefix("an4/feat/").removesuffix(".mfc")
-            found[name] = energies - energies.mean(0)
-    return found
+            found[name] = energies
+            speakers.setdefault(_speaker(name), []).append(energies)
+    means = {speaker: torch.cat(own).mean(0) for speaker, own in speakers.items()}
+    return {name: energies - means[_speaker(name)] for name, energies in found.items()}
+
+
+def _speaker(name: str) -> str:
+    """Return the speaker of an utterance, such as an4_clstk/fash/an251-fash-b."""
+    return name.split("/")[1]
 
 
 def _inverse_cosine() -> Tensor:

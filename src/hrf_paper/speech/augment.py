@@ -34,7 +34,7 @@ class Augmentation:
     time_masks: int = 2
     time_width: float = 0.06
     longest_mask: int = 20
-    channel_masks: int = 1
+    channel_masks: int = 2
     channel_width: float = 0.2
 
     def __call__(self, features: Tensor, generator: Generator) -> Tensor:

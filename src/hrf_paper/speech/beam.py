@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from hrf_paper.speech.alphabet import BLANK
+from hrf_paper.speech.decoding import MOST_PER_FRAME
 from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
 
 __all__ = ["Hypothesis", "beam_search"]
-
-_MOST_PER_FRAME = 3  # labels that a frame may write
 
 
 class Hypothesis(NamedTuple):
@@ -65,12 +64,12 @@ def _after_frame(
 ) -> dict[tuple[int, ...], _Entry]:
     """Let hypotheses write up to a few labels each and then a blank; keep the best."""
     finished: dict[tuple[int, ...], _Entry] = {}
-    for written in range(_MOST_PER_FRAME + 1):
+    for written in range(MOST_PER_FRAME + 1):
         names, entries = list(beam), list(beam.values())
         logs = model.join(frame, torch.stack([entry.of_labels for entry in entries])).log_softmax(-1)
         for name, entry, row in zip(names, entries, logs, strict=True):
             _add(finished, name, entry, entry.score + float(row[BLANK]))
-        if written == _MOST_PER_FRAME:
+        if written == MOST_PER_FRAME:
             break
         logs = logs + torch.tensor([entry.score for entry in entries])[:, None]
         logs[:, BLANK] = -math.inf
@@ -78,7 +77,8 @@ def _after_frame(
         worst = sorted((entry.score for entry in finished.values()), reverse=True)[:width][-1]
         chosen = [(float(s), *divmod(int(i), logs.shape[1])) for s, i in zip(*best, strict=True)]
         # A longer hypothesis that is already less probable than all that are kept cannot come back.
-        chosen = [c for c in chosen if c[0] > worst or len(finished) < width]
+        least = worst if len(finished) >= width else -math.inf
+        chosen = [c for c in chosen if c[0] > least]
         if not chosen:
             break
         beam = _extended(model, names, entries, chosen)

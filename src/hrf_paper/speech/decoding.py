@@ -13,9 +13,9 @@ from hrf_paper.speech.batches import batch_of, by_length
 from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
 from hrf_paper.speech.utterances import Utterance
 
-__all__ = ["ErrorRates", "GreedyDecoder", "error_rates", "greedy", "recognised"]
+__all__ = ["MOST_PER_FRAME", "ErrorRates", "GreedyDecoder", "error_rates", "greedy", "recognised"]
 
-_MOST_PER_FRAME = 4  # labels that a frame may write, lest a bad model never stop
+MOST_PER_FRAME = 4  # labels that a frame may write, lest a bad model never stop
 
 
 class ErrorRates(NamedTuple):
@@ -57,7 +57,7 @@ class GreedyDecoder:
         written: list[list[int]] = [[] for _ in lengths]
         for t in range(of_frames.shape[1]):
             rows = (lengths > t).nonzero()[:, 0]
-            for _ in range(_MOST_PER_FRAME):
+            for _ in range(MOST_PER_FRAME):
                 best = self._model.join(of_frames[rows, t], self._of_labels[rows]).argmax(-1)
                 rows, best = rows[best != BLANK], best[best != BLANK]
                 if not len(rows):

@@ -1,7 +1,8 @@
 """Train a recogniser in epochs that can be interrupted: a resumed training is bit for bit the same.
 
-A checkpoint has the weights, the moments of the optimiser, the state of the generator behind dropout, and the fitted
-maps. Variations and order of the utterances depend on the seed and the number of the epoch alone.
+A checkpoint has the averaged weights, the weights, the moments of the optimiser, the state of the generator behind
+dropout, and the fitted maps. Variations and order of the utterances depend on the seed and the number of the epoch
+alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -48,6 +50,8 @@ class SpeechTraining:
         ctc_weight: weight of the CTC loss beside the transducer's.
         weight_decay: of AdamW.
         clip: largest norm of a gradient.
+        averaging: the share of the past in the running average of the weights, which is the model that is judged and
+            kept; it rises to that number in the first steps.
         augmentation: variations of the utterances.
         joined_frames: utterances of a speaker are joined, anew in each epoch, up to about that many frames; 0 is never.
         microphones: deviation of the response of microphones. Above zero, whoever speaks is joined, and each utterance
@@ -67,6 +71,7 @@ class SpeechTraining:
     ctc_weight: float = 0.3
     weight_decay: float = 1e-2
     clip: float = 1.0
+    averaging: float = 0.998
     augmentation: Augmentation = field(default_factory=Augmentation)
     joined_frames: int = 0
     microphones: float = 0.0
@@ -92,7 +97,7 @@ class SpeechTrainer:
         report: called with a line of text after each epoch.
 
     Attributes:
-        model: the model in its current state.
+        model: the model with averaged weights, in its current state.
         path: the path of its checkpoint.
         history: one dictionary per finished epoch: loss per label, CPU seconds so far, and word error rate of the test
             utterances, in some epochs.
@@ -107,10 +112,11 @@ class SpeechTrainer:
         torch.set_flush_denormal(True)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
-            self.model = ConformerTransducer(training.model)
+            self._learner = ConformerTransducer(training.model)
             self._random = torch.get_rng_state()
+        self.model = deepcopy(self._learner)
         self._optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            self._learner.parameters(),
             lr=training.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=training.weight_decay,
@@ -122,7 +128,8 @@ class SpeechTrainer:
             self._load()
         elif training.after is not None:
             before = SpeechTrainer(training.after, speech, report).trained()
-            self.model.load_state_dict(before.state_dict())
+            for model in (self.model, self._learner):
+                model.load_state_dict(before.state_dict())
 
     def trained(self) -> ConformerTransducer:
         """Train all epochs that are missing, and return the model."""
@@ -143,7 +150,7 @@ class SpeechTrainer:
 
     def _epoch(self) -> float:
         """Train on all utterances once; return the transducer's loss per label."""
-        self.model.train()
+        self._learner.train()
         total, labels = 0.0, 0
         for batch in self._batches(len(self.history)):
             loss = self._take_step(batch)
@@ -163,19 +170,33 @@ class SpeechTrainer:
 
     def _take_step(self, batch: SpeechBatch) -> float:
         if self._step == self.training.fit_step and self.training.method != "exact":
-            install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
+            install(self._learner, self.training.method, self._speech.train, seed=self.training.seed)
+            self._share_maps()
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
-        losses = self.model.losses(batch)
+        losses = self._learner.losses(batch)
         # A tenth, so that the norm of a usual gradient is about that of `clip`.
         loss = (losses.transducer.mean() + self.training.ctc_weight * losses.ctc.mean()) / 10
         self._optimizer.zero_grad()
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
+        norm = nn.utils.clip_grad_norm_(self._learner.parameters(), self.training.clip)
         if bool(norm.isfinite()):  # noisy estimates of attention may blow up a step
             self._optimizer.step()
         self._step += 1
+        self._average()
         return float(losses.transducer.detach().sum())
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the averaged weights towards those of the last step."""
+        share = max(1 - self.training.averaging, 9 / (9 + self._step))
+        for mean, weight in zip(self.model.parameters(), self._learner.parameters(), strict=True):
+            mean.lerp_(weight, share)
+
+    def _share_maps(self) -> None:
+        """Let the averaged model attend as the one that learns."""
+        for mean, own in zip(self.model.attentions, self._learner.attentions, strict=True):
+            mean.use(own.method)
 
     @cached_property
     def _steps(self) -> int:
@@ -203,6 +224,7 @@ class SpeechTrainer:
 
     def _save(self) -> None:
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"learner.{k}": v for k, v in self._learner.state_dict().items()}
         for i, moments in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{k}": v for k, v in moments.items()}
         header = {
@@ -218,14 +240,17 @@ class SpeechTrainer:
         tensors, header = load_checkpoint(self.path)
         self._random = tensors["random"]
         self.model.load_state_dict(_below(tensors, "model"))
+        self._learner.load_state_dict(_below(tensors, "learner"))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _below(tensors, "optimizer").items():
             place, _, key = name.partition(".")
             moments.setdefault(int(place), {})[key] = tensor
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
         self._step, self.history = header["step"], header["history"]
-        if self._step > self.training.fit_step and not restore_maps(self.model, tensors):
-            install(self.model, self.training.method, self._speech.train, seed=self.training.seed)
+        if self._step > self.training.fit_step:
+            if not restore_maps(self._learner, tensors):
+                install(self._learner, self.training.method, self._speech.train, seed=self.training.seed)
+            self._share_maps()
 
 
 class TrainedModel(NamedTuple):

@@ -20,6 +20,7 @@ def test_a_batch_is_decoded_as_its_parts():
     batch = batch_of(speech)
     found = greedy(model, batch.features, batch.frames)
     assert any(found)
+    assert greedy(model, batch.features, batch.frames) == found
     for labels, utterance in zip(found, speech, strict=True):
         alone = batch_of([utterance])
         assert greedy(model, alone.features, alone.frames) == [labels]

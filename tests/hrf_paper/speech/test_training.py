@@ -72,6 +72,22 @@ def test_training_learns_and_finished_training_is_read():
     assert not lines
 
 
+def test_the_weights_of_all_steps_are_averaged():
+    """One step per epoch: the average follows the weights of a training that keeps its last weights."""
+    last = replace(TRAINING, frames=10_000, averaging=0.0)
+    trainer = SpeechTrainer(last, tiny_speech())
+    trainer._report = lambda line: steps.append(weights(trainer.model))
+    mean, steps = weights(trainer.model), []
+    trainer.trained()
+    assert len(steps) == TRAINING.epochs
+    for step, found in enumerate(steps, start=1):
+        share = max(0.4, 9 / (9 + step))
+        mean = {name: (1 - share) * old + share * found[name] for name, old in mean.items()}
+    averaged = SpeechTrainer(replace(last, averaging=0.6), tiny_speech()).trained()
+    torch.testing.assert_close(weights(averaged), mean)
+    assert not torch.equal(averaged.joiner.weight, trainer.model.joiner.weight)
+
+
 def test_maps_are_fitted_at_their_step_and_frozen(folder):
     training = replace(TRAINING, method="FAVOR# 256", fit_step=3)
     trainer = SpeechTrainer(training, tiny_speech())

@@ -25,6 +25,8 @@ _COLOURS = {
     "summarised": "#AA3377",
 }
 _LEVELS = ("exact", "uniform", "none")
+_NEAR = 1.55  # times the FLOPs of a dot, as far as its label reaches
+_LINE = 0.006  # of the highest rate, about as high as a label
 _TOP = 1.7  # rates above so many times that without attention are drawn at the top
 
 
@@ -38,10 +40,10 @@ def figure(settings: Settings, results: Results) -> Figure:
     best = min(maps, key=lambda name: _swapped(results, name, tested).mean)
     headline(
         drawing,
-        f"Swapped in untrained, {best} comes closest: {_swapped(results, best, tested).mean:.1f} % WER, "
+        f"Swapped in untrained, {best} has the lowest rate: {_swapped(results, best, tested).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
         f"AN4, test utterances of changing speakers, joined to about {settings.lengths[0]} frames; "
-        f"runs × draws: {settings.runs} × {settings.draws}; bars: smallest and largest\n"
+        f"runs × draws: {settings.swapped_runs} × {settings.draws}; bars: smallest and largest\n"
         "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
     top = _TOP * _swapped(results, "none", tested).mean
@@ -56,7 +58,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _draw(axes: Axes, results: Results, stage: str, tested: str, top: float) -> None:
-    """Draw all methods of a stage; labels stand right and left by turns, in the order of FLOPs."""
+    """Draw all methods of a stage; a label stands on the right of its dot, or on the left of a dot close by."""
     axes.set_xscale("log")
     axes.set_xlabel("FLOPs")
     found = {name: r for name in METHODS if (r := rate(results, stage, name, tested)) is not None}
@@ -72,8 +74,13 @@ def _draw(axes: Axes, results: Results, stage: str, tested: str, top: float) -> 
             va="center",
         )
     flops = {name: results[key("swapped", name, 0)]["flops"] for name in found if name not in _LEVELS}
-    for place, name in enumerate(sorted(flops, key=lambda name: (flops[name], found[name].mean))):
-        _draw_method(axes, name, flops[name], found[name], top, right=place % 2 == 0)
+    order = sorted(flops, key=lambda name: (flops[name], found[name].mean))
+    for place, name in enumerate(order):
+        crowded = any(
+            flops[other] < _NEAR * flops[name] and abs(found[other].mean - found[name].mean) < _LINE * top
+            for other in order[place + 1 :]
+        )
+        _draw_method(axes, name, flops[name], found[name], top, right=not crowded)
 
 
 def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *, right: bool) -> None:

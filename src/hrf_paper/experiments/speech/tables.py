@@ -37,7 +37,7 @@ def tables(settings: Settings, results: Results) -> list[Table]:
 def _trained(settings: Settings, results: Results) -> Table:
     rows = []
     for run in range(settings.runs):
-        for stage in (SINGLE, JOINED):
+        for stage in (SINGLE, JOINED) if run < settings.swapped_runs else (SINGLE,):
             part = results[key(stage, "exact", run)]
             rates = [f"{part['draws'][0][tested]['wer']:.2f}" for tested in set_names(settings)]
             minutes = part["timings"]["training CPU seconds"] / 60
