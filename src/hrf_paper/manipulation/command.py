@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hrf.report import folder
 from hrf_paper.manipulation import NEEDS
+from hrf_paper.manipulation.scene import STEPS
 from hrf_paper.requirements import require
 
 __all__ = ["main"]
@@ -35,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--policy", choices=_POLICIES, default="exact", help="attention of a committed policy")
     shown.add_argument("--checkpoint", type=Path, help="a policy of your own instead")
     shown.add_argument("--seed", type=int, default=2_000, help="of the start, unseen in training")
-    shown.add_argument("--steps", type=int, default=80, help="longest episode")
+    shown.add_argument("--steps", type=int, default=STEPS, help="longest episode")
     shown.add_argument("--gif", type=Path, default=Path("results/sweeping.gif"))
     shown.add_argument("--frames", type=Path, help="a PNG of six frames, beside the GIF")
     return parser

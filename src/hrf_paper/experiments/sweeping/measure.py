@@ -11,7 +11,8 @@ from torch import Generator
 from hrf_paper.experiments.experiment import Part
 from hrf_paper.experiments.sweeping.printed import IMAGE_SIZE, LEARNING_RATES
 from hrf_paper.manipulation.attention import DIVIDED, METHODS
-from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings, demonstrations
+from hrf_paper.manipulation.corrections import corrected_demonstrations
+from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings
 from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer
 from hrf_paper.manipulation.rollouts import Search, play
 from hrf_paper.manipulation.training import CloneTrainer, CloneTraining, Diverged
@@ -127,7 +128,7 @@ class _Work:
 
     def _demonstrations(self) -> Demonstrations:
         if self._examples is None:
-            self._examples = demonstrations(self.settings.training.data, _say)
+            self._examples = corrected_demonstrations(self.settings.training, _say)
         return self._examples
 
 
