@@ -31,7 +31,7 @@ class Search:
     """
 
     samples: int = 512
-    rounds: int = 4
+    rounds: int = 6
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.rounds < 1:

@@ -152,7 +152,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-_SMALL = PerformerConfig(width=64, heads=2, layers=1, hidden=128)
+_SMALL = PerformerConfig(width=64, heads=2, layers=2, hidden=128)
 # The paper's learning rates, five runs, and a deeper policy: about a day on a core.
 FULL = Settings(
     CloneTraining(
@@ -169,10 +169,16 @@ FULL = Settings(
 )
 # Three runs at one learning rate, larger than the paper's since steps are few: a quarter of an hour on a core.
 SCALED = Settings(
-    CloneTraining(model=_SMALL, steps=900, judge_every=450, judged_episodes=2, learning_rate=3e-3),
-    tuned_steps=40,
+    CloneTraining(
+        model=_SMALL,
+        data=DemonstrationSettings(rounds=2, pupil_steps=800, pupil_episodes=144),
+        steps=3_000,
+        judge_every=1_000,
+        learning_rate=3e-3,
+    ),
+    tuned_steps=100,
     learning_rates=(3e-3,),
-    episodes=8,
+    episodes=24,
     divided_steps=20,
 )
 QUICK = Settings(
