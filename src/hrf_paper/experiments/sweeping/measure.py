@@ -157,7 +157,9 @@ _SMALL = PerformerConfig(width=64, heads=2, layers=2, hidden=128)
 FULL = Settings(
     CloneTraining(
         model=PerformerConfig(),
-        data=DemonstrationSettings(episodes=500, glimpses=100_000),
+        data=DemonstrationSettings(
+            episodes=500, glimpses=100_000, rounds=3, pupil_steps=2_000, pupil_episodes=500
+        ),
         steps=10_000,
         batch=64,
         judge_every=1_000,
@@ -167,7 +169,7 @@ FULL = Settings(
     episodes=100,
     divided_steps=1_000,
 )
-# Three runs at one learning rate, larger than the paper's since steps are few: a quarter of an hour on a core.
+# Three runs at one learning rate, larger than the paper's since steps are few: half an hour on a core.
 SCALED = Settings(
     CloneTraining(
         model=_SMALL,
@@ -184,7 +186,9 @@ SCALED = Settings(
 QUICK = Settings(
     CloneTraining(
         model=PerformerConfig(width=16, heads=1, layers=1, hidden=16, values=2, code=16),
-        data=DemonstrationSettings(episodes=4, glimpses=50, steps=12),
+        data=DemonstrationSettings(
+            episodes=4, glimpses=50, steps=12, rounds=1, pupil_steps=2, pupil_episodes=2
+        ),
         steps=4,
         batch=8,
         negatives=16,
