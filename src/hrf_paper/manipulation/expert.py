@@ -1,8 +1,9 @@
 """A scripted teacher that sees the balls: a function of the scene alone, without memory.
 
 Each arm serves its own half, from the outside in: it goes behind the balls of the outermost lane, lowers its paddle,
-pushes past the edge of the table and raises its paddle. The lane depends on the balls alone, and heights are asked
-for with full strength, so that small errors of a pupil do not add up.
+pushes past the edge of the table and raises its paddle. The lane depends on the balls alone, heights are asked for
+with full strength, and a paddle on its way down is stopped by larger errors only, so that small errors of a pupil do
+not add up.
 """
 
 from __future__ import annotations
