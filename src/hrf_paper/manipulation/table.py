@@ -30,6 +30,7 @@ from hrf_paper.manipulation.scene import (
 __all__ = ["SweepingTable"]
 
 _SUBSTEPS = 16
+_HEAPS = 4  # two in each half of the table
 
 
 class SweepingTable:
@@ -61,16 +62,15 @@ class SweepingTable:
         self.wanted = HOME.copy()
 
     def reset(self, rng: Generator) -> None:
-        """Put the arms home and the balls at random in small heaps, two per half."""
+        """Put the arms home and the balls in small heaps, two per half."""
         self._build()
         for arm in self.arms:
             arm.jump_home()
-        sides = np.array([-1, 1, -1, 1])
-        centres = rng.uniform((0.045, -0.16), (0.255, 0.12), (len(sides), 2))
+        centres = [(side * rng.uniform(0.07, 0.23), rng.uniform(-0.16, 0.12)) for side in (-1, 1, -1, 1)]
         for k, ball in enumerate(self._balls):
-            heap = rng.integers(len(sides))
-            x, y = np.clip(centres[heap] + rng.normal(0, 0.012, 2), (0.03, -0.19), (0.265, 0.15))
-            place = [sides[heap] * x, y, BALL_RADIUS + 0.001 * k]
+            x, y = centres[k % _HEAPS] + rng.normal(0, 0.012, 2)
+            side = np.sign(centres[k % _HEAPS][0])
+            place = [side * np.clip(side * x, 0.05, 0.25), np.clip(y, -0.19, 0.15), BALL_RADIUS + 0.001 * k]
             self.world.resetBasePositionAndOrientation(ball, place, [0, 0, 0, 1])
             self.world.resetBaseVelocity(ball, [0, 0, 0], [0, 0, 0])
         self._simulate()

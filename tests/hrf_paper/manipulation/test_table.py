@@ -72,19 +72,6 @@ def test_wanted_poses_stay_in_the_workspace(table):
     assert np.array_equal(table.wanted, HIGHEST_POSE)
 
 
-def test_starts_differ_in_lanes_and_numbers(table):
-    starts = []
-    for seed in range(20):
-        table.reset(np.random.default_rng(seed))
-        starts.append(table.balls())
-    balls = np.array(starts)
-    # A paddle in the middle of a half covers x from 0.085 to 0.205.
-    distances = np.abs(balls[..., 0])
-    assert distances.min() < 0.07
-    assert distances.max() > 0.24
-    assert len(set((balls[..., 0] > 0).sum(1).tolist())) > 2
-
-
 def test_balls_do_not_interpenetrate_and_are_all_accounted_for(table):
     history = played(table, 3, 45, teacher)
     for balls in history:

@@ -173,9 +173,9 @@ FULL = Settings(
 SCALED = Settings(
     CloneTraining(
         model=_SMALL,
-        data=DemonstrationSettings(rounds=2, pupil_steps=800, pupil_episodes=120),
-        steps=2_400,
-        judge_every=1_200,
+        data=DemonstrationSettings(rounds=2, pupil_steps=800, pupil_episodes=144),
+        steps=3_000,
+        judge_every=1_000,
         learning_rate=3e-3,
     ),
     tuned_steps=100,
