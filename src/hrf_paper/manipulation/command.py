@@ -51,11 +51,12 @@ def _replay(arguments: argparse.Namespace) -> None:
     from hrf_paper.video import write_gif
 
     policy = load_policy(arguments.checkpoint or policy_path(arguments.policy))
+    print(f"attention {policy.method}: it sweeps for up to {arguments.steps} steps", flush=True)
     found = replay(policy, arguments.seed, Search(), steps=arguments.steps)
     folder(arguments.gif.parent)
     write_gif(arguments.gif, found.frames)
     print(
-        f"start {arguments.seed}, attention {policy.method}: {100 * found.delivered:.0f} % of the balls delivered in "
+        f"start {arguments.seed}: {100 * found.delivered:.0f} % of the balls delivered in "
         f"{found.steps} steps\n{arguments.gif}: the scene, and the places the policy looks at in white"
     )
     if arguments.frames is not None:
