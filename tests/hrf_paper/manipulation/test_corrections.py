@@ -29,15 +29,24 @@ TRAINING = CloneTraining(
 )
 
 
-@pytest.fixture(autouse=True)
-def checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
 
 
-def test_each_round_adds_the_scenes_of_its_episodes():
+@pytest.fixture(scope="module")
+def made(folder):
+    """Return the examples of two rounds, and the lines that were reported."""
     lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HRF_CHECKPOINTS", str(folder))
+        return corrected_demonstrations(TRAINING, lines.append), lines
+
+
+def test_each_round_adds_the_scenes_of_its_episodes(made, folder, monkeypatch):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(folder))
+    found, lines = made
     first = demonstrations(replace(DATA, rounds=0))
-    found = corrected_demonstrations(TRAINING, lines.append)
     assert len(found.poses) == len(found.images) == len(found.actions) == len(first.poses) + 2 * 3 * 4
     assert len(found.delivered) == 1 + 2 * 3
     assert torch.equal(found.images[: len(first.images)], first.images)
@@ -45,13 +54,15 @@ def test_each_round_adds_the_scenes_of_its_episodes():
     assert all(not line.startswith("HRF") for line in lines)
 
 
-def test_corrections_are_kept_and_repeat(tmp_path, monkeypatch):
-    found = corrected_demonstrations(TRAINING)
+def test_corrections_are_kept(made, folder, monkeypatch):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(folder))
     lines = []
-    again = corrected_demonstrations(TRAINING, lines.append)
+    kept = corrected_demonstrations(TRAINING, lines.append)
     assert not lines
-    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path / "other"))
+    assert all(torch.equal(part, vars(kept)[name]) for name, part in vars(made[0]).items())
+
+
+def test_corrections_repeat(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
     anew = corrected_demonstrations(TRAINING)
-    for name, part in vars(found).items():
-        assert torch.equal(part, vars(again)[name]), name
-        assert torch.equal(part, vars(anew)[name]), name
+    assert all(torch.equal(part, vars(anew)[name]) for name, part in vars(made[0]).items())
