@@ -70,16 +70,19 @@ def _replay(arguments: argparse.Namespace) -> None:
     if arguments.gif is not None:
         folder(arguments.gif.parent)
     trained = load_policy(arguments.policy)
-    print(f"{trained.config.method}, {trained.config.kept} of {trained.config.n_patches} patches are read")
+    print(
+        f"{trained.config.method}, {trained.config.kept} of {trained.config.n_patches} patches are read",
+        flush=True,
+    )
     for place in range(arguments.fields):
         seed = arguments.first + place
         render = arguments.gif is not None and place == 0
         seen = looks(trained, seed, render=render)
-        print(_sentence(seed, seen))
+        print(_sentence(seed, seen), flush=True)
         if render:
             pictures = [picture_of(look) for look in seen]
             write_gif(arguments.gif, pictures, frames_per_second=_FRAMES_PER_SECOND)
-            print(arguments.gif)
+            print(f"{arguments.gif}: the walk, and its cameras with masked patches in red")
 
 
 def _sentence(seed: int, seen: list[Look]) -> str:

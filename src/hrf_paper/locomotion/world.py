@@ -6,14 +6,12 @@ contacts, so that an episode depends on its seed alone and not on the episodes b
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pybullet as bullet
 import pybullet_data
 from numpy.typing import NDArray
-from pybullet_utils.bullet_client import BulletClient
 
+from hrf_paper.bullet import BulletClient
 from hrf_paper.locomotion.cameras import STONE_HEIGHT
 from hrf_paper.locomotion.control import TRUNK_HEIGHT
 from hrf_paper.locomotion.legs import HIPS, N_LEGS, TOE_RADIUS, joint_angles
@@ -63,7 +61,7 @@ class World:
     attitude: Array
 
     def __init__(self, field: StoneField, *, time_step: float, visual: bool) -> None:
-        self.engine: Any = BulletClient(connection_mode=bullet.DIRECT)
+        self.engine = BulletClient()
         self._visual, self._field = visual, field
         self.engine.setGravity(0, 0, -9.81)
         self.engine.setPhysicsEngineParameter(
@@ -152,5 +150,5 @@ class World:
         return np.asarray(pixels, np.uint8).reshape(height, width, 4)[..., :3].copy()
 
     def close(self) -> None:
-        """End the engine."""
+        """End the engine; a second call does nothing."""
         self.engine.disconnect()

@@ -15,8 +15,9 @@ from hrf_paper.manipulation.performer import ARM_ACTION, VisionPerformer
 
 __all__ = ["cloning_loss", "mirrored", "negatives", "search"]
 
-_SHRINK = 0.5  # of the noise, from one round of a search to the next
-_NOISE = 0.3  # of its first round
+_GROUP = 32  # samples that search together
+_SHRINK = 0.6  # of the noise, from one round of a search to the next
+_NOISE = 0.6
 _SAME = 0.1
 # Reflection at x = 0: x, pitch and yaw change sign, and arms change places.
 _REFLECTED = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
@@ -26,9 +27,9 @@ def negatives(actions: Tensor, count: int, near: float, generator: Generator) ->
     """Draw counter-examples for actions of an arm: ``(B, 6) -> (B, count, 6)``.
 
     A share ``near`` of them resembles the demonstrations, in equal parts. Some are actions of other examples, which
-    makes the energy choose between all that the teacher does. Some have coordinates of the action drawn anew, uniformly
-    or close by; angles stay in three of four of these, since they give an action away: the teacher holds its paddles
-    straight. The others are uniform in [−1, 1].
+    makes the energy choose between all that the teacher does. Some have coordinates of the action replaced: by those of
+    another example, uniformly or close by. Angles stay in three of four of these, since they give an action away: the
+    teacher holds its paddles straight. The others are uniform in [−1, 1].
     """
     size = (len(actions), count, ARM_ACTION)
     drawn = 2 * torch.rand(size, generator=generator) - 1
@@ -38,7 +39,7 @@ def negatives(actions: Tensor, count: int, near: float, generator: Generator) ->
     changed = torch.rand(size, generator=generator) < 0.5
     changed[..., 3:] &= torch.rand(*size[:2], 1, generator=generator) < 0.25
     borrowed = actions[torch.randint(len(actions), size[:2], generator=generator)]
-    kinds = (borrowed, torch.where(changed, drawn, own), torch.where(changed, close, own))
+    kinds = (borrowed, *(torch.where(changed, other, own) for other in (borrowed, drawn, close)))
     places = torch.arange(count)[:, None]
     found = drawn
     for place, kind in enumerate(kinds):
@@ -75,24 +76,30 @@ def search(
 ) -> Tensor:
     """Return actions ``(B, 12)`` at maxima of the energy, found without derivatives.
 
-    The first round draws uniform samples and keeps one, with the probability that the softmax of energies gives it: a
-    policy that always took the highest maximum would wait for ever where two actions are nearly as good. Later rounds
-    try samples around the action so far, with noise that shrinks, and keep the best.
+    Samples form groups. The first round draws uniform samples; later rounds try samples around the best of each group
+    so far, with noise that shrinks. Of the groups' maxima one is drawn, with the probability that the softmax of
+    energies gives it: a policy that always took the highest maximum would wait for ever where two actions are nearly as
+    good.
     """
     code = policy(images, poses)
-    rows = torch.arange(len(code))
+    groups = max(1, samples // _GROUP)
     found = []
     for arm in range(2):
-        tried = 2 * torch.rand(len(code), samples, ARM_ACTION, generator=generator) - 1
-        # A policy that diverged acts at random.
-        chances = policy.energy(code, tried, arm).nan_to_num(0.0).softmax(1)
-        best = tried[rows, torch.multinomial(chances, 1, generator=generator)[:, 0]]
-        for turn in range(rounds - 1):
-            noise = _NOISE * _SHRINK**turn * torch.randn(tried.shape, generator=generator)
-            noise[:, 0] = 0
-            tried = (best[:, None] + noise).clamp(-1, 1)
-            best = tried[rows, policy.energy(code, tried, arm).argmax(1)]
-        found.append(best)
+        best = torch.zeros(len(code), groups, ARM_ACTION)
+        for turn in range(rounds):
+            size = (len(code), groups, samples // groups, ARM_ACTION)
+            if turn:
+                noise = _NOISE * _SHRINK**turn * torch.randn(size, generator=generator)
+                noise[:, :, 0] = 0
+                tried = (best[:, :, None] + noise).clamp(-1, 1)
+            else:
+                tried = 2 * torch.rand(size, generator=generator) - 1
+            # A policy that diverged acts at random.
+            energies = policy.energy(code, tried.flatten(1, 2), arm).nan_to_num(0.0).unflatten(1, size[1:3])
+            highest, places = energies.max(2)
+            best = tried.take_along_dim(places[..., None, None], 2)[:, :, 0]
+        chosen = torch.multinomial(highest.softmax(1), 1, generator=generator)
+        found.append(best.take_along_dim(chosen[..., None], 1)[:, 0])
     return torch.cat(found, 1)
 
 

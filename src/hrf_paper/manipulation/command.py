@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hrf.report import folder
 from hrf_paper.manipulation import NEEDS
+from hrf_paper.manipulation.scene import STEPS
 from hrf_paper.requirements import require
 
 __all__ = ["main"]
@@ -35,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--policy", choices=_POLICIES, default="exact", help="attention of a committed policy")
     shown.add_argument("--checkpoint", type=Path, help="a policy of your own instead")
     shown.add_argument("--seed", type=int, default=2_000, help="of the start, unseen in training")
-    shown.add_argument("--steps", type=int, default=80, help="longest episode")
+    shown.add_argument("--steps", type=int, default=STEPS, help="longest episode")
     shown.add_argument("--gif", type=Path, default=Path("results/sweeping.gif"))
     shown.add_argument("--frames", type=Path, help="a PNG of six frames, beside the GIF")
     return parser
@@ -50,11 +51,12 @@ def _replay(arguments: argparse.Namespace) -> None:
     from hrf_paper.video import write_gif
 
     policy = load_policy(arguments.checkpoint or policy_path(arguments.policy))
+    print(f"attention {policy.method}: it sweeps for up to {arguments.steps} steps", flush=True)
     found = replay(policy, arguments.seed, Search(), steps=arguments.steps)
     folder(arguments.gif.parent)
     write_gif(arguments.gif, found.frames)
     print(
-        f"start {arguments.seed}, attention {policy.method}: {100 * found.delivered:.0f} % of the balls delivered in "
+        f"start {arguments.seed}: {100 * found.delivered:.0f} % of the balls delivered in "
         f"{found.steps} steps\n{arguments.gif}: the scene, and the places the policy looks at in white"
     )
     if arguments.frames is not None:

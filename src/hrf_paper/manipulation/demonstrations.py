@@ -8,23 +8,27 @@ show more layouts of the balls than episodes do.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.random import Generator
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.manipulation.drawing import Drawing
 from hrf_paper.manipulation.expert import expert_action
 from hrf_paper.manipulation.glimpses import random_scene
-from hrf_paper.manipulation.scene import Array
+from hrf_paper.manipulation.scene import STEPS, Array
 
-__all__ = ["DemonstrationSettings", "Demonstrations", "Disturbance", "demonstrations"]
+if TYPE_CHECKING:
+    from hrf_paper.manipulation.table import SweepingTable
+
+__all__ = ["DemonstrationSettings", "Demonstrations", "Disturbance", "Record", "demonstrations", "kept"]
 
 _FIRST_SEED = 1_000_000  # seeds of episodes for judging lie below
 
@@ -39,14 +43,20 @@ class DemonstrationSettings:
         steps: longest episode.
         image_size: pixels per side.
         disturbed: probability that an arm begins to be driven at random, per step; in one episode of four it is 0.
-        seed: of balls and disturbances.
+        rounds: rounds of `corrected_demonstrations`, in each of which a pupil plays and the teacher answers.
+        pupil_steps: steps that train a pupil.
+        pupil_episodes: episodes that it plays.
+        seed: of balls, disturbances and pupils.
     """
 
     episodes: int = 60
     glimpses: int = 16_000
-    steps: int = 60
+    steps: int = STEPS
     image_size: int = 64
     disturbed: float = 0.06
+    rounds: int = 0
+    pupil_steps: int = 600
+    pupil_episodes: int = 120
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,53 +109,86 @@ class Disturbance:
         return done.ravel()
 
 
+class Record:
+    """Scenes with the teacher's answers, one after the other.
+
+    Args:
+        image_size: pixels per side.
+    """
+
+    def __init__(self, image_size: int) -> None:
+        self._drawing = Drawing(image_size)
+        self._images: list[NDArray[np.uint8]] = []
+        self._poses: list[Array] = []
+        self._actions: list[Array] = []
+
+    def add(self, balls: Array, wanted: Array, poses: Array) -> Array:
+        """Keep a scene: balls ``(n, 3)``, poses ``(2, 6)`` as they were wanted and as they are; return the answer."""
+        action = expert_action(balls, wanted)
+        self._images.append(self._drawing.image(balls, poses))
+        self._poses.append(wanted.ravel())
+        self._actions.append(action)
+        return action
+
+    def watch(self, table: SweepingTable) -> Array:
+        """Keep the scene of a table, and return the answer."""
+        return self.add(table.balls(), table.wanted, table.poses())
+
+    def examples(self, delivered: Sequence[float]) -> Demonstrations:
+        """Return all that was kept, with the shares that episodes delivered."""
+        numbers = (self._poses, self._actions, delivered)
+        return Demonstrations(
+            torch.from_numpy(np.array(self._images)),
+            *(torch.from_numpy(np.array(part, np.float32)) for part in numbers),
+        )
+
+
 def demonstrations(
     settings: DemonstrationSettings, report: Callable[[str], None] | None = None
 ) -> Demonstrations:
     """Read the demonstrations of these settings, or make them; ``report`` gets a line of text per 40 episodes."""
-    path = _path(settings)
+    return kept("demonstrations", asdict(settings), lambda: _made(settings, report))
+
+
+def kept(name: str, identity: dict[str, Any], make: Callable[[], Demonstrations]) -> Demonstrations:
+    """Read the examples of this name and identity, which JSON can hold, or make and keep them."""
+    digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    path = checkpoint_folder() / f"sweeping-{name}-{digest}.safetensors"
     if not path.exists():
-        made = _made(settings, report)
-        save_checkpoint(path, vars(made), asdict(settings))
+        save_checkpoint(path, vars(make()), identity)
     return Demonstrations(**load_checkpoint(path)[0])
 
 
-def _path(settings: DemonstrationSettings) -> Path:
-    identity = sha256(json.dumps(asdict(settings), sort_keys=True).encode()).hexdigest()[:16]
-    return checkpoint_folder() / f"sweeping-demonstrations-{identity}.safetensors"
-
-
 def _made(settings: DemonstrationSettings, report: Callable[[str], None] | None) -> Demonstrations:
+    record = Record(settings.image_size)
+    delivered = _episodes(settings, record, report)
+    for glimpse in range(settings.glimpses):
+        rng = np.random.default_rng([_FIRST_SEED + 1, settings.seed, glimpse])
+        balls, wanted = random_scene(rng)
+        record.add(balls, wanted, wanted + rng.normal(0, 0.003, wanted.shape))
+    return record.examples(delivered)
+
+
+def _episodes(
+    settings: DemonstrationSettings, record: Record, report: Callable[[str], None] | None
+) -> list[float]:
+    """Record episodes of the teacher; return the share of the balls that each delivered."""
     from hrf_paper.manipulation.table import SweepingTable
 
-    table, drawing = SweepingTable(), Drawing(settings.image_size)
-    images, poses, actions, delivered = [], [], [], []
+    table = SweepingTable()
+    delivered: list[float] = []
     for episode in range(settings.episodes):
         rng = np.random.default_rng([_FIRST_SEED, settings.seed, episode])
         disturbance = Disturbance(settings.disturbed if episode % 4 else 0.0, rng)
         table.reset(rng)
         for _ in range(settings.steps):
-            balls = table.balls()
-            action = expert_action(balls, table.wanted)
-            images.append(drawing.image(balls, table.poses()))
-            poses.append(table.wanted.ravel())
-            actions.append(action)
-            table.step(disturbance.applied(action))
+            table.step(disturbance.applied(record.watch(table)))
             if (table.delivered() | table.lost()).all():
                 break
-        delivered.append(table.delivered().mean())
+        delivered.append(float(table.delivered().mean()))
         if report is not None and (episode + 1) % 40 == 0:
             report(
                 f"{episode + 1} of {settings.episodes} episodes, delivered {100 * np.mean(delivered):.1f} %"
             )
     table.close()
-    for glimpse in range(settings.glimpses):
-        rng = np.random.default_rng([_FIRST_SEED + 1, settings.seed, glimpse])
-        balls, wanted = random_scene(rng)
-        images.append(drawing.image(balls, wanted + rng.normal(0, 0.003, wanted.shape)))
-        poses.append(wanted.ravel())
-        actions.append(expert_action(balls, wanted))
-    return Demonstrations(
-        torch.from_numpy(np.array(images)),
-        *(torch.from_numpy(np.array(part, np.float32)) for part in (poses, actions, delivered)),
-    )
+    return delivered

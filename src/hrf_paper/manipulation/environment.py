@@ -10,13 +10,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hrf_paper.manipulation.drawing import Drawing
-from hrf_paper.manipulation.scene import HIGHEST_POSE, LOWEST_POSE
+from hrf_paper.manipulation.scene import HIGHEST_POSE, LOWEST_POSE, STEPS
 from hrf_paper.manipulation.table import SweepingTable
 
-__all__ = ["CAMERAS", "IMAGE_SIZE", "STEPS", "SweepingEnv"]
+__all__ = ["CAMERAS", "IMAGE_SIZE", "SweepingEnv"]
 
 IMAGE_SIZE = 64
-STEPS = 80  # per episode
 CAMERAS = ("drawn", "rendered")
 _VIDEO_SIZE = 256
 

@@ -1,8 +1,9 @@
 """A scripted teacher that sees the balls: a function of the scene alone, without memory.
 
 Each arm serves its own half, from the outside in: it goes behind the balls of the outermost lane, lowers its paddle,
-pushes past the edge of the table and raises its paddle. The lane depends on the balls alone, and heights are asked
-for with full strength, so that small errors of a pupil do not add up.
+pushes past the edge of the table and raises its paddle. The lane depends on the balls alone, heights are asked for
+with full strength, and a paddle on its way down is stopped by larger errors only, so that small errors of a pupil do
+not add up.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hrf_paper.manipulation.scene import (
     LARGEST_CHANGE,
     LOWERED,
     LOWEST_POSE,
+    RAISED,
     Array,
 )
 
@@ -31,6 +33,8 @@ _BESIDE, _BEFORE, _PAST = (
     0.03,
 )  # a paddle goes down so far beside its place, behind it and before it
 _DOWN = LOWERED + 0.02  # a paddle below is on the table
+_FALLING = RAISED - 0.02  # a paddle between this and the table is on its way
+_COMMITTED = 1.5  # times as far from its place, it still goes down
 _GENTLE = 0.6  # of the largest change, while pushing
 _PASSED = EDGE + 0.03  # where a push ends
 
@@ -60,5 +64,8 @@ def _approach(balls: Array, pose: Array, arm: int, side: int) -> Array:
         place = np.array([side * (outward.max() - _INWARD), lane[:, 1].min() - _BEHIND])
         place = np.clip(place, LOWEST_POSE[arm, :2], HIGHEST_POSE[arm, :2])
     change = place - pose[:2]
-    lower = len(balls) and abs(change[0]) < _BESIDE and -_PAST < change[1] < _BEFORE
+    beside, past, before = (
+        (_COMMITTED if pose[2] < _FALLING else 1.0) * reach for reach in (_BESIDE, _PAST, _BEFORE)
+    )
+    lower = len(balls) and abs(change[0]) < beside and -past < change[1] < before
     return np.array([*np.clip(change / LARGEST_CHANGE[:2], -1, 1), -1.0 if lower else 1.0])

@@ -14,6 +14,7 @@ from hrf_paper.manipulation.drawing import VIEW, Drawing
 from hrf_paper.manipulation.environment import SweepingEnv
 from hrf_paper.manipulation.performer import VisionPerformer
 from hrf_paper.manipulation.rollouts import Search
+from hrf_paper.manipulation.scene import STEPS
 
 __all__ = ["POLICIES", "Replay", "policy_path", "replay", "strip"]
 
@@ -45,7 +46,7 @@ def policy_path(name: str) -> Path:
     return Path(__file__).parent / "policies" / f"{name}.safetensors"
 
 
-def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = 80) -> Replay:
+def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = STEPS) -> Replay:
     """Let a policy act in the episode of a seed."""
     environment = SweepingEnv(image_size=policy.config.image_size, steps=steps)
     drawing = Drawing(_SIZE)

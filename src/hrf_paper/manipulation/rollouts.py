@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hrf_paper.manipulation.cloning import search
 from hrf_paper.manipulation.performer import VisionPerformer
+from hrf_paper.manipulation.scene import STEPS
 
 if TYPE_CHECKING:
     from hrf_paper.manipulation.environment import SweepingEnv
+    from hrf_paper.manipulation.table import SweepingTable
 
 __all__ = ["Episodes", "Search", "play"]
 
@@ -30,7 +31,7 @@ class Search:
     """
 
     samples: int = 512
-    rounds: int = 4
+    rounds: int = 6
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.rounds < 1:
@@ -47,17 +48,20 @@ class Episodes:
         delivered: share inside the bowls at the end, per episode.
         lost: share that fell beside them.
         rewards: mean reward per step, where the last one counts for all steps after the end.
-        frames: frames of the first episode, if they were asked for.
     """
 
     delivered: list[float]
     lost: list[float]
     rewards: list[float]
-    frames: list[NDArray[np.uint8]]
 
 
 def play(
-    policy: VisionPerformer, seeds: Sequence[int], how: Search, *, steps: int = 80, film: bool = False
+    policy: VisionPerformer,
+    seeds: Sequence[int],
+    how: Search,
+    *,
+    steps: int = STEPS,
+    watch: Callable[[SweepingTable], object] | None = None,
 ) -> Episodes:
     """Let a policy act in one episode per seed.
 
@@ -66,7 +70,7 @@ def play(
         seeds: seeds of the episodes; those of demonstrations are others.
         how: the search for actions.
         steps: length of an episode.
-        film: whether to keep frames of the first episode.
+        watch: called with the world of each episode before each of its steps.
     """
     environments = [_environment(i, policy.config.image_size) for i in range(len(seeds))]
     seen = [e.reset(seed=seed)[0] for e, seed in zip(environments, seeds, strict=True)]
@@ -74,11 +78,8 @@ def play(
     rewards = np.zeros((steps, len(seeds)))
     lost = np.zeros(len(seeds))
     running = list(range(len(seeds)))
-    frames = []
     policy.eval()
     for step in range(steps):
-        if film and 0 in running:
-            frames.append(environments[0].table.photograph(256))
         images, poses = (
             torch.from_numpy(np.stack([seen[i][k] for i in running])) for k in ("image", "poses")
         )
@@ -86,13 +87,15 @@ def play(
             policy, images, poses, samples=how.samples, rounds=how.rounds, generator=generator
         ).numpy()
         for i, action in zip(tuple(running), actions, strict=True):
+            if watch is not None:
+                watch(environments[i].table)
             seen[i], reward, ended, _, found = environments[i].step(action)
             rewards[step:, i], lost[i] = reward, found["lost"]
             if ended:
                 running.remove(i)
         if not running:
             break
-    return Episodes(rewards[-1].tolist(), lost.tolist(), rewards.mean(0).tolist(), frames)
+    return Episodes(rewards[-1].tolist(), lost.tolist(), rewards.mean(0).tolist())
 
 
 @cache

@@ -27,6 +27,7 @@ __all__ = [
     "LOWEST_POSE",
     "PADDLE",
     "RAISED",
+    "STEPS",
     "TABLE",
     "WALLS",
     "Array",
@@ -52,6 +53,7 @@ class Block:
 
 
 CONTROL_SECONDS = 0.1
+STEPS = 60  # per episode
 EDGE = 0.22  # the table's end along y
 RAISED, LOWERED = 0.16, 0.06  # heights of a paddle's centre in the air and on the table
 BALL_RADIUS = 0.014

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pybullet
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pybullet_utils.bullet_client import BulletClient
 
+from hrf_paper.bullet import BulletClient
 from hrf_paper.manipulation.arms import Arm
 from hrf_paper.manipulation.scene import (
     ARMS,
@@ -48,7 +46,7 @@ class SweepingTable:
     def __init__(self, n_balls: int = 12) -> None:
         if n_balls < 1:
             raise ValueError(f"n_balls is {n_balls}; expected at least 1")
-        self.world: Any = BulletClient(connection_mode=pybullet.DIRECT)
+        self.world = BulletClient()
         self._n_balls = n_balls
         self._build()
 
@@ -112,8 +110,7 @@ class SweepingTable:
 
     def close(self) -> None:
         """End the simulation; a second call does nothing."""
-        if self.world.isConnected():
-            self.world.disconnect()
+        self.world.disconnect()
 
     def _simulate(self) -> None:
         for _ in range(_SUBSTEPS):

@@ -30,7 +30,10 @@ def test_replay_writes_a_gif_and_frames(tmp_path, capsys):
     ]
     assert main(["replay", *arguments, "--frames", str(out / "s.png")]) == 0
     printed = capsys.readouterr().out
-    assert "start 2000, attention exact: 0 % of the balls delivered in 2 steps" in printed
+    assert (
+        "attention exact: it sweeps for up to 2 steps\nstart 2000: 0 % of the balls delivered in 2 steps"
+        in printed
+    )
     with Image.open(out / "s.gif") as film:
         assert (film.size, film.n_frames) == ((512, 256), 2)
     with Image.open(out / "s.png") as frames:

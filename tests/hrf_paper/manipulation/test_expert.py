@@ -33,6 +33,11 @@ def test_it_goes_down_behind_them():
     assert left(LEFT, -0.1, -0.11, RAISED)[2] == 1  # beside them
 
 
+def test_it_keeps_going_down_a_little_beside_its_place():
+    assert left(LEFT, -0.16 + 0.045, -0.11, RAISED)[2] == 1
+    assert left(LEFT, -0.16 + 0.045, -0.11, RAISED - 0.05)[2] == -1
+
+
 def test_it_pushes_past_the_edge_and_raises():
     assert left(LEFT, -0.16, 0.1, LOWERED)[:3].tolist() == [0, 0.6, -1]
     assert left(LEFT, -0.16, EDGE + 0.04, LOWERED)[:3].tolist() == [0, 0, 1]

@@ -1,4 +1,4 @@
-"""Trainings: resumed bit for bit, with NaN named; demonstrations; policies as files."""
+"""Trainings: resumed bit for bit, with NaN named; demonstrations and corrections; policies as files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hrf_paper.manipulation.corrections import corrected_demonstrations
 from hrf_paper.manipulation.demonstrations import DemonstrationSettings, demonstrations
 from hrf_paper.manipulation.performer import PerformerConfig
 from hrf_paper.manipulation.rollouts import Search, play
@@ -24,6 +25,7 @@ TRAINING = CloneTraining(
     judged_episodes=1,
     search=Search(8, 2),
 )
+CORRECTED = replace(TRAINING, data=replace(DATA, rounds=2, pupil_steps=2, pupil_episodes=3))
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +126,45 @@ def test_bad_trainings_get_a_sentence(change, sentence):
 
 def test_empty_searches_and_demonstrations_are_refused():
     with pytest.raises(ValueError, match="0 samples and 4 rounds; expected at least one of each"):
-        Search(0)
+        Search(0, 4)
     with pytest.raises(ValueError, match="0 episodes of 60 steps; expected at least one of each"):
         DemonstrationSettings(episodes=0)
+
+
+@pytest.fixture(scope="module")
+def corrections_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def corrected(corrections_folder):
+    """Return the examples of two rounds, and the lines that were reported."""
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HRF_CHECKPOINTS", str(corrections_folder))
+        return corrected_demonstrations(CORRECTED, lines.append), lines
+
+
+def test_each_round_adds_the_scenes_of_its_episodes(corrected, corrections_folder, monkeypatch):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(corrections_folder))
+    found, lines = corrected
+    first = demonstrations(DATA)
+    assert len(found.poses) == len(found.images) == len(found.actions) == len(first.poses) + 2 * 3 * 6
+    assert len(found.delivered) == 2 + 2 * 3
+    assert torch.equal(found.images[: len(first.images)], first.images)
+    assert sum(line.startswith("a pupil played 3 episodes") for line in lines) == 2
+    assert all(not line.startswith("HRF") for line in lines)
+
+
+def test_corrections_are_kept(corrected, corrections_folder, monkeypatch):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(corrections_folder))
+    lines = []
+    kept = corrected_demonstrations(CORRECTED, lines.append)
+    assert not lines
+    assert all(torch.equal(part, vars(kept)[name]) for name, part in vars(corrected[0]).items())
+
+
+def test_corrections_repeat(corrected, tmp_path, monkeypatch):
+    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
+    anew = corrected_demonstrations(CORRECTED)
+    assert all(torch.equal(part, vars(anew)[name]) for name, part in vars(corrected[0]).items())

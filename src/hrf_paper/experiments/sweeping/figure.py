@@ -73,8 +73,8 @@ def _draw_costs(axes: Axes, settings: Settings, results: Results) -> None:
         axes.plot([flops], [found.mean], "o", color=colour, markersize=8)
         axes.annotate(
             name,
-            (flops, found.mean),
-            xytext=(0, 9) if place % 2 == 0 else (0, -9),
+            (flops, max(found.values) if place % 2 == 0 else min(found.values)),
+            xytext=(0, 5) if place % 2 == 0 else (0, -5),
             textcoords="offset points",
             va="bottom" if place % 2 == 0 else "top",
             ha="center",

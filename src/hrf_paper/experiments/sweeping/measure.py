@@ -11,7 +11,8 @@ from torch import Generator
 from hrf_paper.experiments.experiment import Part
 from hrf_paper.experiments.sweeping.printed import IMAGE_SIZE, LEARNING_RATES
 from hrf_paper.manipulation.attention import DIVIDED, METHODS
-from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings, demonstrations
+from hrf_paper.manipulation.corrections import corrected_demonstrations
+from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings
 from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer
 from hrf_paper.manipulation.rollouts import Search, play
 from hrf_paper.manipulation.training import CloneTrainer, CloneTraining, Diverged
@@ -127,7 +128,7 @@ class _Work:
 
     def _demonstrations(self) -> Demonstrations:
         if self._examples is None:
-            self._examples = demonstrations(self.settings.training.data, _say)
+            self._examples = corrected_demonstrations(self.settings.training, _say)
         return self._examples
 
 
@@ -151,12 +152,14 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-_SMALL = PerformerConfig(width=64, heads=2, layers=1, hidden=128)
+_SMALL = PerformerConfig(width=64, heads=2, layers=2, hidden=128)
 # The paper's learning rates, five runs, and a deeper policy: about a day on a core.
 FULL = Settings(
     CloneTraining(
         model=PerformerConfig(),
-        data=DemonstrationSettings(episodes=500, glimpses=100_000),
+        data=DemonstrationSettings(
+            episodes=500, glimpses=100_000, rounds=3, pupil_steps=2_000, pupil_episodes=500
+        ),
         steps=10_000,
         batch=64,
         judge_every=1_000,
@@ -166,18 +169,26 @@ FULL = Settings(
     episodes=100,
     divided_steps=1_000,
 )
-# Three runs at one learning rate, larger than the paper's since steps are few: a quarter of an hour on a core.
+# Three runs at one learning rate, larger than the paper's since steps are few: half an hour on a core.
 SCALED = Settings(
-    CloneTraining(model=_SMALL, steps=900, judge_every=450, judged_episodes=2, learning_rate=3e-3),
-    tuned_steps=40,
+    CloneTraining(
+        model=_SMALL,
+        data=DemonstrationSettings(rounds=2, pupil_steps=800, pupil_episodes=144),
+        steps=3_000,
+        judge_every=1_000,
+        learning_rate=3e-3,
+    ),
+    tuned_steps=100,
     learning_rates=(3e-3,),
-    episodes=8,
+    episodes=24,
     divided_steps=20,
 )
 QUICK = Settings(
     CloneTraining(
         model=PerformerConfig(width=16, heads=1, layers=1, hidden=16, values=2, code=16),
-        data=DemonstrationSettings(episodes=4, glimpses=50, steps=12),
+        data=DemonstrationSettings(
+            episodes=4, glimpses=50, steps=12, rounds=1, pupil_steps=2, pupil_episodes=2
+        ),
         steps=4,
         batch=8,
         negatives=16,
