@@ -90,6 +90,7 @@ def cluster_keys(
     more: Array,
     metric: Array,
     rows: Array,
+    images: Array,
     order: Integers,
     bounds: Integers,
     means: Array,
@@ -106,8 +107,8 @@ def cluster_keys(
         spare: a buffer, ``(n + ROWS or more, d)``; overwritten.
         more: another one.
         metric: Σ_δ, ``(d, d)``.
-        rows: keys y, images Σ_δ(y − ȳ) and values by cluster, ``(n + ROWS or more, 2d + d_v)``; written, as is all that
-            follows.
+        rows: keys and values by cluster, ``(n + ROWS or more, d + d_v)``; written, as is all that follows.
+        images: Σ_δ(y − ȳ) of each row, ``(n + ROWS or more, d)``, or no rows if they are not needed.
         order: token in each row, ``(n or more,)``.
         bounds: first row of each cluster, and n, ``(2^levels + 1,)``.
         means: ȳ of each cluster, ``(2^levels, d)``.
@@ -118,20 +119,22 @@ def cluster_keys(
     _cut(y, metric, spare, more, levels, order[:n], bounds)
     _sort(y, tokens, order, rows)
     for j in range(n):
-        copy(v[order[j]], rows[j, 2 * dim :])
+        copy(v[order[j]], rows[j, dim:])
     for j in range(n, len(rows)):
         clear(rows[j])
     residuals = y
     _centre(rows[:n], bounds, means, residuals)
-    images = _times(residuals, metric, spare)
+    own = _times(residuals, metric, spare)
     for c in range(len(means)):
         total = np.float32(0)
         for j in range(bounds[c], bounds[c + 1]):
-            copy(images[j], rows[j, dim:])
-            spread = max(dot(images[j], residuals[j]), np.float32(0))
+            spread = max(dot(own[j], residuals[j]), np.float32(0))
             spreads[j, 0], spreads[j, 1] = _HALF * spread, np.float32(0.5 * math.log2(spread))
             total += spread
         mean_spreads[c] = total / max(bounds[c + 1] - bounds[c], 1)
+    if len(images):
+        copy(own.reshape(-1), images[:n].reshape(-1))
+        clear(images[n:].reshape(-1))
 
 
 @jit

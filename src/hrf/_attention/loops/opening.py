@@ -31,7 +31,7 @@ class OpenableClusters(NamedTuple):
     """Clusters of a head, and the keys that one group meets exactly.
 
     Attributes:
-        keys: keys, images and values by cluster, ``(·, 2d + d_v)``.
+        keys: keys and values by cluster, ``(·, d + d_v)``.
         bounds: first row of each cluster, ``(C + 1,)``.
         spreads: mean of d² over each cluster, ``(C,)``.
         exact: rows of the exact keys, ascending.
@@ -136,7 +136,7 @@ def open_clusters(x: Array, clusters: OpenableClusters, weights: Array, sums: Qu
                 t = np.float32(0)
             weight = exp2(t)
             sums.masses[i] += weight
-            add_scaled(sums.totals[i], keys[row, 2 * x.shape[1] :], weight)
+            add_scaled(sums.totals[i], keys[row, x.shape[1] :], weight)
             met += 1
     return met
 

@@ -15,7 +15,7 @@ from hrf._attention.loops import tiles
 from hrf._attention.loops.functions import exp2
 from hrf._attention.loops.jit import jit
 from hrf._attention.loops.products import ROWS, add_product, add_product_transposed
-from hrf._attention.loops.rows import clear, copy, dot, dot_difference, fill, scaled
+from hrf._attention.loops.rows import add_scaled, clear, copy, dot, dot_difference, fill, scaled
 from hrf._attention.loops.tiles import exponentials, lowest_bit, maxima, tilt, total_exponentials
 
 __all__ = ["GROUPS", "LOG2E", "LOWEST", "score", "summarise"]
@@ -63,9 +63,11 @@ def score(rows: Array, bounds: Integers, means: Array, tile: Array, totals: Arra
 @jit
 def summarise(
     rows: Array,
+    images: Array,
     bounds: Integers,
     centres: Array,
     spreads: Array,
+    metric: Array,
     means: Array,
     widths: Array,
     limits: Array,
@@ -79,10 +81,12 @@ def summarise(
     """Choose the keys that each group meets exactly, and sum up the others by cluster.
 
     Args:
-        rows: keys, images and values by cluster, ``(n + ROWS or more, 2d + d_v)``, as of `cluster_keys`.
+        rows: keys and values by cluster, ``(n + ROWS or more, d + d_v)``.
+        images: Σ_δ(y − ȳ) of each row, or no rows; with fewer keys per cluster than d, their sums cost less.
         bounds: of the clusters.
         centres: ȳ of each cluster, ``(C, d)``.
         spreads: d² log₂ e / 2 and log₂ √d² of each key, ``(n or more, 2)``.
+        metric: Σ_δ.
         means: rᵢ log₂ e, ``(GROUPS, d)``.
         widths: γ of the groups, ``(GROUPS,)``.
         limits: log₂ of the largest mass times relative error that a summary may have per key, ``(GROUPS,)``.
@@ -98,7 +102,7 @@ def summarise(
         largest = max(largest, bounds[c + 1] - bounds[c])
     tilted, log_widths = np.zeros((largest + ROWS, GROUPS), tile.dtype), np.empty(GROUPS, tile.dtype)
     masses, tops = np.empty(GROUPS, tile.dtype), np.empty(GROUPS, tile.dtype)
-    found = np.empty((GROUPS, rows.shape[1]), tile.dtype)
+    found, image = np.empty((GROUPS, rows.shape[1]), tile.dtype), np.empty((GROUPS, dim), tile.dtype)
     for i in range(GROUPS):
         log_widths[i] = np.float32(0.5 * math.log2(widths[i]))
     sizes[:] = 0
@@ -126,13 +130,19 @@ def summarise(
         clear(found.reshape(-1))
         add_product_transposed(found, some, rows[first : first + len(some)])
         for i in range(GROUPS):
-            inverse = np.float32(1) / max(masses[i], _TINY)
-            scaled(found[i, :dim], inverse, summaries[i, c])
-            scaled(found[i, 2 * dim :], inverse, summaries[i, c, dim:])
+            scaled(found[i], np.float32(1) / max(masses[i], _TINY), summaries[i, c])
+        clear(image.reshape(-1))
+        if len(images):
+            add_product_transposed(image, some, images[first : first + len(some)])
+        else:
+            for i in range(GROUPS):
+                add_scaled(found[i, :dim], centres[c], -masses[i])
+            add_product(image, found, metric)
+        for i in range(GROUPS):
             biases[i, c] = LOWEST
             if tops[i] > _NONE:
                 # (μ − ȳ)ᵀ Σ_δ (μ − ȳ)
-                spread = inverse * dot_difference(found[i, dim : 2 * dim], summaries[i, c], centres[c])
+                spread = dot_difference(image[i], summaries[i, c], centres[c]) / max(masses[i], _TINY)
                 shift = min(_HALF * widths[i] * spread, _LARGEST)
                 log_mass = np.float32(math.log2(masses[i])) + tops[i] - shift
                 biases[i, c] = log_mass - dot(means[i], summaries[i, c])

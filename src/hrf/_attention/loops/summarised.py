@@ -38,7 +38,9 @@ def attend(
     means: Array,
     widths: Array,
     query_widths: Array,
+    metrics: Array,
     keys: Array,
+    images: Array,
     key_bounds: Integers,
     centres: Array,
     spreads: Array,
@@ -60,7 +62,9 @@ def attend(
         means: rᵢ, ``(N, G, d)``.
         widths: γᵢ, ``(N, G)``.
         query_widths: γ of the query in each row, ``(N, ·)``.
-        keys: keys, images and values by cluster, ``(N, ·, 2d + d_v)``.
+        metrics: Σ_δ, ``(N, d, d)``.
+        keys: keys and values by cluster, ``(N, ·, d + d_v)``.
+        images: Σ_δ(y − ȳ) of the keys, ``(N, ·, d)``, or without rows.
         key_bounds: of the clusters, ``(N, C + 1)``.
         centres: ȳ of each cluster, ``(N, C, d)``.
         spreads: d² log₂ e / 2 and log₂ √d² of each key, ``(N, ·, 2)``.
@@ -76,18 +80,16 @@ def attend(
         Rows of the exact keys of all groups, one after the other; and head, row of the query and cluster of everything
         that was opened, ``(·, 3)``; both empty unless ``keep``.
     """
-    n_groups, dim, n_clusters = means.shape[1], means.shape[2], centres.shape[1]
-    width = keys.shape[2] - 2 * dim
+    n_groups, dim, n_clusters, width = means.shape[1], means.shape[2], centres.shape[1], keys.shape[2]
     tile, own_sizes = np.empty((keys.shape[1], GROUPS), out.dtype), np.empty(GROUPS, np.int64)
-    totals = np.empty(GROUPS, out.dtype)
+    totals, own_widths = np.empty(GROUPS, out.dtype), np.empty(GROUPS, out.dtype)
     # Products have at least ROWS rows.
-    summaries = np.zeros((GROUPS, max(n_clusters, ROWS), dim + width), out.dtype)
+    summaries = np.zeros((GROUPS, max(n_clusters, ROWS), width), out.dtype)
     biases = np.empty((GROUPS, n_clusters), out.dtype)
     kept, n_kept, lists = np.empty(0, np.int32), 0, np.empty((GROUPS, keys.shape[1]), np.int32)
     opened, n_opened, firsts = np.empty(0, np.int32), 0, np.empty((GROUPS, n_clusters + 1), np.int64)
     columns, own_means = np.empty((dim, GROUPS), out.dtype), np.empty((GROUPS, dim), out.dtype)
-    own_widths = np.empty(GROUPS, out.dtype)
-    scratch = _scratch(bounds, dim, width, n_clusters, out)
+    scratch = _scratch(bounds, dim, width - dim, n_clusters, out)
     for job in range(len(jobs)):
         head, start = jobs[job]
         some = min(GROUPS, n_groups - start)
@@ -102,9 +104,11 @@ def attend(
             totals[i] += limits[head]
         summarise(
             keys[head],
+            images[head],
             key_bounds[head],
             centres[head],
             spreads[head],
+            metrics[head],
             own_means,
             own_widths,
             totals,

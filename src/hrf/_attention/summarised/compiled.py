@@ -110,12 +110,14 @@ class Compiled:
         return torch.from_numpy(exact).long(), torch.from_numpy(opened).long()
 
     def _rows(self, n: int) -> AbstractContextManager[list[Array]]:
-        """Lend room for queries by group, and for keys, images and values by cluster, of n heads."""
+        """Lend room for n heads: queries by group, keys and values by cluster, and images of keys where they help."""
         from hrf._attention.loops.memory import borrowed
         from hrf._attention.loops.products import ROWS, padded
 
         (_, length, dim), (n_keys, width) = self._heads[0].shape, self._heads[2].shape[1:]
-        return borrowed((n, length, padded(dim)), (n, n_keys + ROWS, 2 * padded(dim) + padded(width)))
+        dim, width, rows = padded(dim), padded(width), n_keys + ROWS
+        small = n_keys < dim * (self._key_bounds.shape[1] - 1)
+        return borrowed((n, length, dim), (n, rows, dim + width), (n, rows if small else 0, dim))
 
     def _blocks(self, n: int) -> NDArray[np.int64]:
         """Return head and first group of all blocks of groups of n heads, ``(·, 2)``."""
@@ -124,7 +126,7 @@ class Compiled:
         firsts = np.arange(0, self._sizes.shape[1], GROUPS)
         return np.stack([np.repeat(np.arange(n), len(firsts)), np.tile(firsts, n)], 1)
 
-    def _prepare(self, h: int, query_rows: Array, key_rows: Array) -> None:
+    def _prepare(self, h: int, query_rows: Array, key_rows: Array, images: Array) -> None:
         """Put a head's queries into groups and its keys into clusters; write rows by group and by cluster."""
         from hrf._attention.loops.groups import cluster_keys, group_queries
         from hrf._attention.loops.memory import borrowed
@@ -137,21 +139,21 @@ class Compiled:
         with borrowed((n, dim), (n_keys, dim), spare, spare) as (own_x, own_y, *spares):
             tokens = _take(x, queries, self._root, own_x)
             key_tokens = _take(y, keys, self._root, own_y)
-            values, levels = _widened(v, key_rows.shape[-1] - 2 * dim), len(groups[2]).bit_length() - 1
+            values, levels = _widened(v, key_rows.shape[-1] - dim), len(groups[2]).bit_length() - 1
             group_queries(*(own_x, own_y, tokens, levels, *spares, query_rows, *groups))
             metric, levels = groups[-1], len(clusters[2]).bit_length() - 1
-            cluster_keys(*(own_y, values, key_tokens, levels, *spares, metric, key_rows, *clusters))
+            cluster_keys(*(own_y, values, key_tokens, levels, *spares, metric, key_rows, images, *clusters))
 
-    def _attend(self, blocks: NDArray[np.int64], heads: slice, query_rows: Array, key_rows: Array) -> Found:
+    def _attend(
+        self, blocks: NDArray[np.int64], heads: slice, query_rows: Array, key_rows: Array, images: Array
+    ) -> Found:
         """Write outputs and numbers of exact pairs of blocks of groups; return exact keys and opened clusters."""
         from hrf._attention.loops.summarised import attend
 
-        groups, clusters = (
-            [array[heads] for array in of] for of in (self._of_groups[:-1], self._of_clusters[1:])
-        )
+        groups, clusters = ([array[heads] for array in of] for of in (self._of_groups, self._of_clusters[1:]))
         limits, written = ([array[heads] for array in of] for of in (self._limits, self._written))
         exact, opened = attend(
-            *(blocks, query_rows, *groups, key_rows, *clusters, *limits, *written, self._keep)
+            *(blocks, query_rows, *groups, key_rows, images, *clusters, *limits, *written, self._keep)
         )
         opened[:, 0] += heads.start
         return exact, opened
