@@ -12,7 +12,7 @@ training, map_files, dropout   trainings that resume bit by bit; maps in checkpo
 command                        ``hrf-speech``: train, transcribe recordings, draw attention
 """
 
-from hrf_paper.speech.beam import Hypothesis, beam_search
+from hrf_paper.speech.beam import Hypothesis, beam_search, searched
 from hrf_paper.speech.configs import CONFIGS, ModelConfig
 from hrf_paper.speech.decoding import error_rates, greedy, recognised
 from hrf_paper.speech.methods import METHODS, install
@@ -39,4 +39,5 @@ __all__ = [
     "load_model",
     "recognised",
     "rnnt_loss",
+    "searched",
 ]

@@ -1,19 +1,24 @@
-"""Beam search over label sequences of a transducer, frame by frame, with their scores."""
+"""Beam search over label sequences of a transducer, frame by frame; the CTC head has a say in their order."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from hrf_paper.speech.alphabet import BLANK
+from hrf_paper.speech.alphabet import BLANK, decoded
 from hrf_paper.speech.decoding import MOST_PER_FRAME
-from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
+from hrf_paper.speech.transducer import CTC_WEIGHT, ConformerTransducer, PredictorState
+from hrf_paper.speech.utterances import Utterance
 
-__all__ = ["Hypothesis", "beam_search"]
+__all__ = ["BEAM", "Hypothesis", "beam_search", "searched"]
+
+BEAM = 8  # hypotheses
 
 
 class Hypothesis(NamedTuple):
@@ -22,10 +27,12 @@ class Hypothesis(NamedTuple):
     Attributes:
         labels: the labels.
         score: log-probability of the labels, summed over the alignments that the search has met.
+        ctc: log-probability of the labels by the CTC head, summed over all alignments.
     """
 
     labels: tuple[int, ...]
     score: float
+    ctc: float
 
 
 @dataclass(frozen=True)
@@ -37,15 +44,23 @@ class _Entry:
 
 @torch.no_grad()
 def beam_search(
-    model: ConformerTransducer, features: Tensor, frames: int | None = None, *, width: int = 4
+    model: ConformerTransducer,
+    features: Tensor,
+    frames: int | None = None,
+    *,
+    width: int = BEAM,
+    ctc_weight: float = CTC_WEIGHT,
 ) -> list[Hypothesis]:
-    """Return the ``width`` most probable label sequences of one utterance, best first.
+    """Return label sequences of one utterance, best first: the ``width`` that the transducer finds most probable.
+
+    They are ranked by ``score + ctc_weight * ctc``, as they were trained (Watanabe et al., 2017, with another decoder).
 
     Args:
         model: the recogniser.
         features: ``(frames, channels)``.
         frames: frames that count; ``None`` is all.
         width: hypotheses that are kept after each frame.
+        ctc_weight: weight of the CTC head; 0 asks the transducer alone.
     """
     if width < 1:
         raise ValueError(f"width is {width}; expected at least 1")
@@ -55,8 +70,32 @@ def beam_search(
     beam: dict[tuple[int, ...], _Entry] = {(): _Entry(0.0, out[0], state)}
     for frame in model.of_frames(encoded)[0]:
         beam = _after_frame(model, frame, beam, width)
-    ranked = sorted(beam.items(), key=lambda item: -item[1].score)
-    return [Hypothesis(labels, entry.score) for labels, entry in ranked]
+    scores = _ctc_scores(model, encoded, list(beam))
+    found = [Hypothesis(*item) for item in zip(beam, (e.score for e in beam.values()), scores, strict=True)]
+    # Among sequences that are too long for CTC, and so have −∞, the transducer decides.
+    return sorted(
+        found, key=lambda h: (h.score + ctc_weight * h.ctc if ctc_weight else h.score, h.score), reverse=True
+    )
+
+
+def searched(model: ConformerTransducer, utterances: Sequence[Utterance], *, width: int = BEAM) -> list[str]:
+    """Return the texts that a search finds in utterances; `recognised` is the same by greedy decoding."""
+    model.eval()
+    return [decoded(beam_search(model, u.features, width=width)[0].labels) for u in utterances]
+
+
+def _ctc_scores(model: ConformerTransducer, encoded: Tensor, sequences: list[tuple[int, ...]]) -> list[float]:
+    """Return the log-probability of each label sequence by the CTC head, −∞ if it does not fit the frames."""
+    logs = model.ctc(encoded[0]).log_softmax(-1)[:, None].expand(-1, len(sequences), -1)
+    losses = F.ctc_loss(
+        logs,
+        torch.tensor([label for labels in sequences for label in labels], dtype=torch.long),
+        torch.full((len(sequences),), len(logs)),
+        torch.tensor([len(labels) for labels in sequences]),
+        blank=BLANK,
+        reduction="none",
+    )
+    return (-losses).tolist()
 
 
 def _after_frame(

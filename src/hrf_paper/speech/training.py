@@ -29,7 +29,7 @@ from hrf_paper.speech.decoding import error_rates, recognised
 from hrf_paper.speech.map_files import restore_maps, stored_maps
 from hrf_paper.speech.methods import install
 from hrf_paper.speech.microphones import through_microphones
-from hrf_paper.speech.transducer import ConformerTransducer
+from hrf_paper.speech.transducer import CTC_WEIGHT, ConformerTransducer
 from hrf_paper.speech.utterances import Speech, joined_at_random
 
 __all__ = ["SpeechTrainer", "SpeechTraining", "TrainedModel", "checkpoint_path", "load_model"]
@@ -68,7 +68,7 @@ class SpeechTraining:
     learning_rate: float = 2e-3
     warmup: int = 300
     frames: int = 2_500
-    ctc_weight: float = 0.3
+    ctc_weight: float = CTC_WEIGHT
     weight_decay: float = 1e-2
     clip: float = 1.0
     averaging: float = 0.998

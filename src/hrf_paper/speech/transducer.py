@@ -17,7 +17,9 @@ from hrf_paper.speech.dropout import ByteDropout
 from hrf_paper.speech.joiner import join_lattice
 from hrf_paper.speech.rnnt import rnnt_loss
 
-__all__ = ["ConformerTransducer", "Losses", "PredictorState"]
+__all__ = ["CTC_WEIGHT", "ConformerTransducer", "Losses", "PredictorState"]
+
+CTC_WEIGHT = 0.3  # of the CTC head beside the transducer, in training and in searches
 
 
 class PredictorState(NamedTuple):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
 
+from hrf_paper.speech.alphabet import decoded
 from hrf_paper.speech.batches import batch_of
-from hrf_paper.speech.beam import beam_search
+from hrf_paper.speech.beam import beam_search, searched
 from hrf_paper.speech.decoding import greedy
 from made_up_speech import TINY, tiny_model, utterances
 
@@ -39,12 +40,45 @@ def test_a_wide_beam_sums_all_alignments(predictor):
 def test_hypotheses_are_ranked_and_reproducible():
     model = model_of_few_labels()
     (utterance,) = utterances([40])
-    found = beam_search(model, utterance.features, width=5)
+    found = beam_search(model, utterance.features, width=5, ctc_weight=0)
     assert len(found) == 5
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-    assert found == beam_search(model, utterance.features, width=5)
-    wide = beam_search(model, utterance.features, width=50)
+    assert found == beam_search(model, utterance.features, width=5, ctc_weight=0)
+    wide = beam_search(model, utterance.features, width=50, ctc_weight=0)
     assert wide[0].score >= found[0].score - 1e-4
+
+
+def test_the_ctc_head_has_a_say():
+    """Its scores are those of its loss; a hypothesis that does not fit into the frames comes last."""
+    model = model_of_few_labels()
+    model.ctc.weight.data *= 6
+    (utterance,) = utterances([8])  # two encoded frames
+    found = beam_search(model, utterance.features, width=100, ctc_weight=0.5)
+    batch = batch_of([utterance])
+    for hypothesis in found:
+        n = len(hypothesis.labels)
+        own = batch._replace(labels=torch.tensor([hypothesis.labels or (1,)]), n_labels=torch.tensor([n]))
+        repeated = sum(a == b for a, b in pairwise(hypothesis.labels))
+        if n + repeated > 2:
+            assert hypothesis.ctc == -math.inf
+        else:
+            assert math.isclose(hypothesis.ctc, -model.losses(own).ctc.item(), rel_tol=1e-5)
+    joint = [h.score + 0.5 * h.ctc for h in found]
+    assert joint == sorted(joint, reverse=True)
+    assert [h.labels for h in found] != [
+        h.labels for h in beam_search(model, utterance.features, width=100, ctc_weight=0)
+    ]
+    last = [h.score for h in found if h.ctc == -math.inf]
+    assert len(last) > 2
+    assert last == sorted(last, reverse=True)
+
+
+def test_searched_texts():
+    model, speech = tiny_model(seed=5), utterances([37, 61])
+    model.joiner.weight.data *= 8
+    found = searched(model, speech)
+    assert found == [decoded(beam_search(model, u.features)[0].labels) for u in speech]
+    assert any(found)
 
 
 def test_a_frame_may_write_as_many_labels_as_in_greedy_decoding():

@@ -19,6 +19,7 @@ from hrf.advice.summaries import map_flops, summary_flops
 from hrf_paper.experiments.experiment import Part
 from hrf_paper.speech.an4 import an4
 from hrf_paper.speech.attention import Method
+from hrf_paper.speech.beam import searched
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
 from hrf_paper.speech.methods import METHODS, install
@@ -132,7 +133,7 @@ def parts(settings: Settings) -> dict[str, Part]:
     )
     runs = _Runs(settings, speech)
     work: dict[str, Part] = {
-        key(SINGLE, "exact", run): partial(runs.trained, runs.single(run)) for run in range(settings.runs)
+        key(SINGLE, "exact", run): partial(runs.first, run) for run in range(settings.runs)
     }
     for run in range(settings.swapped_runs):
         work[key(JOINED, "exact", run)] = partial(runs.trained, runs.joined(run))
@@ -202,6 +203,13 @@ class _Runs:
         if method in SIGNED:
             training = replace(training, model=replace(training.model, key_length=self.settings.key_length))
         return replace(training, method=method)
+
+    def first(self, run: int) -> dict[str, Any]:
+        """Train on single utterances; measure error rates, also with a beam search."""
+        found = self.trained(self.single(run))
+        model = SpeechTrainer(self.single(run), self.speech).trained()
+        said = [utterance.text for utterance in self.speech.test]
+        return found | {"searched": error_rates(said, searched(model, self.speech.test)).words}
 
     def trained(self, training: SpeechTraining) -> dict[str, Any]:
         """Train, and measure error rates with the method of the training."""

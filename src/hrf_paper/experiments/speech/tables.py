@@ -9,6 +9,7 @@ from hrf_paper.experiments.speech.measure import (
     FULL,
     JOINED,
     SINGLE,
+    SINGLE_SET,
     STAGES,
     Settings,
     judged_set,
@@ -17,6 +18,7 @@ from hrf_paper.experiments.speech.measure import (
 )
 from hrf_paper.experiments.speech.printed import PRINTED
 from hrf_paper.experiments.speech.rates import rate
+from hrf_paper.speech.beam import BEAM
 from hrf_paper.speech.methods import METHODS
 
 __all__ = ["tables"]
@@ -41,11 +43,13 @@ def _trained(settings: Settings, results: Results) -> Table:
             part = results[key(stage, "exact", run)]
             rates = [f"{part['draws'][0][tested]['wer']:.2f}" for tested in set_names(settings)]
             minutes = part["timings"]["training CPU seconds"] / 60
-            rows.append((f"run {run}", stage, *rates, f"{minutes:.1f}"))
+            searched = f"{part['searched']:.2f}" if "searched" in part else ""
+            rows.append((f"run {run}", stage, searched, *rates, f"{minutes:.1f}"))
     return Table(
         "Exact attention: word error rate in percent",
-        ("run", "model", *set_names(settings), "CPU minutes"),
+        ("run", "model", f"{SINGLE_SET}, beam of {BEAM}", *set_names(settings), "CPU minutes"),
         rows,
+        caption="Decoded greedily, but for the first number",
     )
 
 
