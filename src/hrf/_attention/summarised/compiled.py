@@ -88,11 +88,12 @@ class Compiled:
         n, threads = len(self._sizes), torch.get_num_threads()
         alone = n - n % threads
         found: dict[int, Found] = {}
+        own = self._blocks(1)
 
         def whole(head: int) -> None:
             with self._rows(1) as rows:
                 self._prepare(head, *(array[0] for array in rows))
-                found[head] = self._attend(self._blocks(1), slice(head, head + 1), *rows)
+                found[head] = self._attend(own, slice(head, head + 1), *rows)
 
         def block(i: int) -> None:
             found[alone + i] = self._attend(tasks[i], slice(alone, n), *rows)
