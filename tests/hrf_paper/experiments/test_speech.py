@@ -34,7 +34,7 @@ def part(settings: Settings, *rates: float) -> dict:
 def results(settings: Settings, rates: dict[str, float]) -> dict:
     found = {}
     for run in range(settings.runs):
-        found[key(SINGLE, "exact", run)] = part(settings, rates["exact"] + run)
+        found[key(SINGLE, "exact", run)] = part(settings, rates["exact"] + run) | {"searched": 8.0 + run}
     for run in range(settings.swapped_runs):
         found[key(JOINED, "exact", run)] = part(settings, rates["exact"] + run)
         for name in METHODS:
@@ -104,6 +104,7 @@ def test_what_was_not_run_is_said():
         *((f"run {run}", stage) for run in range(2) for stage in (SINGLE, JOINED)),
         ("run 2", SINGLE),
     ]
+    assert [row[2] for row in tables[0].rows] == ["8.00", "", "9.00", "", "10.00"]  # searched
     rows = {row[0]: row for row in tables[1].rows}
     assert list(rows) == list(METHODS)
     assert rows["HRF-C (3,3)"][1:] == ("1.72 ± 0.02", "1.7 ± 0.0", "1.7 ± 0.0", "not run")
