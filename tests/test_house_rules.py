@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -39,6 +40,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -78,6 +80,7 @@ def test_no_two_classes_of_one_name():
     assert not repeated
 
 
+@cache
 def private_names(room: Path) -> set[str]:
     """Names with an underscore that a room defines: functions, and attributes that are assigned to."""
     paths = room.rglob("*.py") if room.is_dir() else [room]
@@ -93,9 +96,6 @@ def room_of(path: Path) -> Path:
     return ROOT / "src" / package / room
 
 
-PRIVATE = {room: private_names(room) for room in map(room_of, SOURCE)}
-
-
 @pytest.mark.parametrize("path", SOURCE, ids=name)
 def test_no_private_member_of_another_room(path):
     for node in ast.walk(tree(path)):
@@ -104,6 +104,6 @@ def test_no_private_member_of_another_room(path):
         owner = ast.unparse(node.value)
         if owner in ("self", "cls", "torch", "super()") or owner.startswith("torch.") or node.attr in PUBLIC:
             continue
-        assert node.attr in PRIVATE[room_of(path)], (
+        assert node.attr in private_names(room_of(path)), (
             f"{name(path)}:{node.lineno} reaches for {ast.unparse(node)}"
         )
