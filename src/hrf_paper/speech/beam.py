@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ def beam_search(
     )
 
 
-def searched(model: ConformerTransducer, utterances: Sequence[Utterance], *, width: int = BEAM) -> list[str]:
+def searched(model: ConformerTransducer, utterances: Iterable[Utterance], *, width: int = BEAM) -> list[str]:
     """Return the texts that a search finds in utterances; `recognised` is the same by greedy decoding."""
     model.eval()
     return [decoded(beam_search(model, u.features, width=width)[0].labels) for u in utterances]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from hrf.report import folder, png, write
+from hrf.report import folder, png, progress, write
 from hrf_paper.speech.alphabet import decoded
 from hrf_paper.speech.an4 import an4
 from hrf_paper.speech.attention_map import attention_figure
@@ -26,7 +26,7 @@ from hrf_paper.speech.methods import METHODS
 from hrf_paper.speech.streaming import transcribe_stream
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
 from hrf_paper.speech.transducer import ConformerTransducer
-from hrf_paper.speech.utterances import Speech
+from hrf_paper.speech.utterances import Speech, Utterance
 
 __all__ = ["main", "transcribe"]
 
@@ -117,12 +117,20 @@ def _train(arguments: argparse.Namespace) -> None:
     trainer = SpeechTrainer(training, speech, partial(print, flush=True))
     model = trainer.trained()
     write(arguments.out, trainer.path.read_bytes())
-    found = error_rates([utterance.text for utterance in speech.test], searched(model, speech.test)).words
+    found = error_rates([u.text for u in speech.test], searched(model, _counted(speech.test))).words
     last = trainer.history[-1]
     print(
         f"{arguments.out}: word error rate {found:.2f} % on the test utterances with a beam of {BEAM}, "
         f"{last['wer']:.2f} % decoded greedily, after {last['seconds'] / 60:.1f} CPU minutes"
     )
+
+
+def _counted(utterances: Sequence[Utterance]) -> Iterator[Utterance]:
+    """Show a bar that counts utterances as they are taken."""
+    with progress("utterances") as advance:
+        for done, utterance in enumerate(utterances):
+            advance("beam search", done, len(utterances))
+            yield utterance
 
 
 def _transcribe(arguments: argparse.Namespace) -> None:

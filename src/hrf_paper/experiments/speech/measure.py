@@ -267,23 +267,10 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
     return summary_flops(length, dim, dim, statistics.fmean(shares))
 
 
-# Maps whose steps cost no more than twice those of exact attention, and what they are compared with.
-_TUNED = ("exact", "uniform", "FAVOR+ 256", "Trig 256", "HRF-A (8,8)")
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
 FULL = Settings(SpeechTraining(), tuned_epochs=5)
-# One model, into which all methods are swapped, and one epoch of fine-tuning for some.
-SCALED = replace(
-    FULL,
-    lengths=(500,),
-    runs=1,
-    swapped_runs=1,
-    draws=1,
-    tuned=_TUNED,
-    tuned_runs=1,
-    tuned_epochs=1,
-    scratch=(),
-    scratch_runs=0,
-)
+# Three models, into which all methods are swapped, once and without training from scratch.
+SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch=(), scratch_runs=0)
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
     SpeechTraining(_TINY, epochs=1, warmup=5),
