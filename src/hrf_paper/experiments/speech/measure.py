@@ -269,8 +269,8 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
 
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
 FULL = Settings(SpeechTraining(), tuned_epochs=5)
-# Three models, into which all methods are swapped, once and without training from scratch.
-SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch=(), scratch_runs=0)
+# Three models, into which all methods are swapped; one epoch of fine-tuning in the first, nothing from scratch.
+SCALED = replace(FULL, lengths=(500,), draws=1, tuned_runs=1, tuned_epochs=1, scratch=(), scratch_runs=0)
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
     SpeechTraining(_TINY, epochs=1, warmup=5),
