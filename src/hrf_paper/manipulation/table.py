@@ -66,11 +66,11 @@ class SweepingTable:
         self._build()
         for arm in self.arms:
             arm.jump_home()
-        centres = [(side * rng.uniform(0.07, 0.23), rng.uniform(-0.16, 0.12)) for side in (-1, 1, -1, 1)]
+        centres = [(side * rng.uniform(0.05, 0.25), rng.uniform(-0.16, 0.12)) for side in (-1, 1, -1, 1)]
         for k, ball in enumerate(self._balls):
             x, y = centres[k % _HEAPS] + rng.normal(0, 0.012, 2)
             side = np.sign(centres[k % _HEAPS][0])
-            place = [side * np.clip(side * x, 0.05, 0.25), np.clip(y, -0.19, 0.15), BALL_RADIUS + 0.001 * k]
+            place = [side * np.clip(side * x, 0.03, 0.265), np.clip(y, -0.19, 0.15), BALL_RADIUS + 0.001 * k]
             self.world.resetBasePositionAndOrientation(ball, place, [0, 0, 0, 1])
             self.world.resetBaseVelocity(ball, [0, 0, 0], [0, 0, 0])
         self._simulate()

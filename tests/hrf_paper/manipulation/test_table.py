@@ -14,6 +14,7 @@ from hrf_paper.manipulation.scene import (
     HIGHEST_POSE,
     HOME,
     LOWEST_POSE,
+    PADDLE,
     is_delivered,
     is_lost,
 )
@@ -70,6 +71,20 @@ def test_wanted_poses_stay_in_the_workspace(table):
     for _ in range(12):
         table.step(np.ones(12))
     assert np.array_equal(table.wanted, HIGHEST_POSE)
+
+
+def test_starts_span_more_than_one_paddle(table):
+    """A paddle in the middle of a half covers 12 of the 20 cm of the heaps: sight is needed to sweep up the others."""
+    starts = []
+    for seed in range(20):
+        table.reset(np.random.default_rng(seed))
+        starts.append(table.balls())
+    distances = np.abs(np.array(starts)[..., 0])
+    middle = float(np.abs(HOME[:, 0]).mean())
+    covered = np.abs(distances - middle) < PADDLE[0]
+    assert 0.4 < covered.mean() < 0.75
+    assert distances.min() < middle - PADDLE[0]
+    assert distances.max() > middle + PADDLE[0]
 
 
 def test_balls_do_not_interpenetrate_and_are_all_accounted_for(table):

@@ -173,9 +173,9 @@ FULL = Settings(
 SCALED = Settings(
     CloneTraining(
         model=_SMALL,
-        data=DemonstrationSettings(rounds=2, pupil_steps=800, pupil_episodes=144),
-        steps=3_000,
-        judge_every=1_000,
+        data=DemonstrationSettings(glimpses=48_000, rounds=2, pupil_steps=800, pupil_episodes=144),
+        steps=4_000,
+        judge_every=2_000,
         learning_rate=3e-3,
     ),
     tuned_steps=100,
