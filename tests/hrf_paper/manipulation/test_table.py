@@ -82,7 +82,7 @@ def test_starts_span_more_than_one_paddle(table):
     distances = np.abs(np.array(starts)[..., 0])
     middle = float(np.abs(HOME[:, 0]).mean())
     covered = np.abs(distances - middle) < PADDLE[0]
-    assert 0.4 < covered.mean() < 0.75
+    assert covered.mean() < 0.67  # 12 of 20 cm; of 16 cm, it would cover three quarters
     assert distances.min() < middle - PADDLE[0]
     assert distances.max() > middle + PADDLE[0]
 
