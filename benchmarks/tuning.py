@@ -74,6 +74,10 @@ def _clusters(n: int = 16, **arguments: Any) -> hrf.ClusteredHybrid:
     return hrf.ClusteredHybrid.fit(q[0, 0], k[0, 0], **(defaults | arguments))
 
 
+def _by_pair() -> hrf.FeatureMap:
+    return _clusters(3, base="paper", matrix="complex-diagonal", n_projections=64)
+
+
 def _positive() -> hrf.FeatureMap:
     return hrf.Positive(64, n_projections=128)
 
@@ -135,6 +139,7 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "COMPILED_CODE_TOKENS": ("AngularHybrid, 4,096 tokens", lambda: _attention(_angular())),
     "CLUSTER_TOKENS": ("shifted 16 × 16, 8 heads of 8,192 tokens", lambda: _attention(_clusters(), 8, 8192)),
     "CLUSTER_FLOATS": ("shifted 16 × 16, 4,096 tokens", lambda: _attention(_clusters())),
+    "PAIR_FLOATS": ("paper 3 × 3, training, 4 heads of 4,096 tokens", lambda: _training(_by_pair())),
     "TASKS_PER_THREAD": ("AngularHybrid, 4,096 tokens", lambda: _attention(_angular())),
     "EXACT_TASKS_PER_THREAD": ("separable with exact pairs, 4,096 tokens", lambda: _attention(_partly_exact())),
     "TASK_TOKENS": ("AngularHybrid, 1 head of 4,096 tokens", lambda: _attention(_angular(), 1)),

@@ -39,9 +39,11 @@ COMPILED_CODE_TOKENS = 16
 # Places per matrix product of blocks by code.
 CODE_PLACES = 1 << 12
 
-# Clusters (_attention/clustered): tokens at a time, floats per product, tokens per block at least and at most.
+# Clusters (_attention/clustered): tokens at a time, floats per product, tokens per block at least and at most, and
+# floats of features at a time with a map per pair of clusters.
 CLUSTER_TOKENS = 1 << 14
 CLUSTER_FLOATS = 1 << 18
+PAIR_FLOATS = 1 << 22
 CLUSTER_BLOCK = 16, 64
 
 # Compiled loops (_attention/loops): tasks per thread, tokens per task at least, and tokens per small matrix product.

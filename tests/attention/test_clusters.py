@@ -110,6 +110,7 @@ def test_more_blocks_than_one_piece_holds(monkeypatch):
 @pytest.mark.parametrize("base", BASES)
 def test_rows_longer_than_what_is_done_at_a_time(base, variant, heads, monkeypatch):
     monkeypatch.setattr(tuning, "CLUSTER_TOKENS", 20)
+    monkeypatch.setattr(tuning, "PAIR_FLOATS", 1_000)
     torch.manual_seed(5)
     tensors = inputs(3, length=70, keys=50, dim=DIM)
     tensors[1] *= torch.linspace(0.2, 3, 50).unsqueeze(-1)  # the largest logarithms are not in the first span

@@ -33,6 +33,15 @@ def test_estimates_are_those_of_these_heads(name):
 
 
 @every_map
+def test_heads_may_be_chosen_by_index_and_repeated(name):
+    phi, index = _uneven(name), torch.tensor([2, 0, 2])
+    x, y = (u.expand(4, -1, -1) for u in (X, Y))
+    part = of_heads(phi, index)
+    assert part.heads == 3
+    assert torch.equal(part.estimate(x[index], y[index]), phi.estimate(x, y)[index])
+
+
+@every_map
 def test_buffers_are_views(name):
     phi = _uneven(name)
     for mine, whole in zip(of_heads(phi, SOME).buffers(), phi.buffers(), strict=True):

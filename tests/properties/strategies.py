@@ -35,6 +35,7 @@ _SMALL_BLOCKS = {
     "ROWS_FORWARD": 18,
     "ROWS_BACKWARD": 9,
     "CLUSTER_TOKENS": 4,
+    "PAIR_FLOATS": 64,
 }
 
 

@@ -44,7 +44,7 @@ class Affine(NamedTuple):
 
 def is_real(feature_map: FeatureMap) -> TypeIs[ExponentialFeatures]:
     """Return whether a map has features exp(±ωᵀu) and no others."""
-    return isinstance(feature_map, ExponentialFeatures) and feature_map.has_pullback
+    return isinstance(feature_map, ExponentialFeatures) and feature_map.only_pairs
 
 
 def _shifted(phi: ExponentialFeatures, side: Side) -> Affine:

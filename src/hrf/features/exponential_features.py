@@ -143,13 +143,12 @@ class ExponentialFeatures(FeatureMap):
 
     @override
     def scaled(self, x: Tensor, side: Side) -> Features:
-        rows = self.prepare(x, side)
-        return _relative(rows.log_weight, *self.exponents(rows))
+        return self.finish_scaled(self.prepare(x, side))
 
     @override
     def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
         rows = self.prepare(x, side)
-        if rows.real is None or not self.has_pullback or not self._is_small(rows.half_square):
+        if rows.real is None or not self.only_pairs or not self._is_small(rows.half_square):
             return self.finish_scaled(rows, out)
         # One exponential serves both signs. It is not taken in ``out``: on part of its columns it is far slower.
         plus = torch.matmul(rows.real, self.projection.omega.to(x.dtype).mT.unsqueeze(0)).exp_()
@@ -204,18 +203,24 @@ class ExponentialFeatures(FeatureMap):
             assert phases is not None
             return torch.mul(phases.cos_(), rows.log_weight.exp(), out=out)
         logs.add_(rows.log_weight)
-        if phases is None:
-            return torch.exp(logs, out=out)
-        return torch.mul(logs.exp_(), phases.cos_(), out=out)
+        return torch.exp(logs, out=out) if phases is None else _product(logs.exp_(), phases.cos_(), out)
 
-    def finish_scaled(self, rows: ExponentialRows, scratch: Tensor | None = None) -> Features:
-        """Take exponentials relative to the largest of each row; the values may be in ``scratch``."""
-        return _relative(rows.log_weight, *self.exponents(rows, scratch))
+    def finish_scaled(self, rows: ExponentialRows, out: Tensor | None = None) -> Features:
+        """Take exponentials relative to the largest of each row; the values are in ``out`` if it is given."""
+        logs, phases = self.exponents(rows, out)
+        if logs is None:
+            assert phases is not None
+            return Features(phases.cos_(), rows.log_weight)
+        largest = logs.detach().amax(-1, keepdim=True)
+        values = logs.sub_(largest).exp_()
+        if phases is not None:
+            values = _product(values, phases.cos_(), out)
+        return Features(values, rows.log_weight + largest)
 
     def exponents(
         self, rows: ExponentialRows, scratch: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return Re ωᵀu and Im ωᵀu + phase per feature, fresh tensors ``(..., L, feature_dim)`` or ``None``.
+        """Return Re ωᵀu per term and Im ωᵀu + phase per feature, fresh tensors ``(..., L, ·)`` or ``None``.
 
         They are in ``scratch`` if it is given and there is only one of them.
         """
@@ -229,7 +234,6 @@ class ExponentialFeatures(FeatureMap):
             phases = self._project(rows.imag, rows.projected, scratch)
             if logs is not None and rows.phase is not None:
                 phases = (_extend(phases, torch.neg) if self.antithetic else phases) + rows.phase
-                logs = torch.cat([logs, logs], -1)
             phases = _extend(phases, _quarter_turn, scratch)
         return logs, phases
 
@@ -242,19 +246,38 @@ class ExponentialFeatures(FeatureMap):
         return torch.matmul(u, self.projection.omega.to(u.dtype).mT, out=out)
 
     @property
+    def only_pairs(self) -> bool:
+        """Whether the features are pairs exp(±ωᵀu) and no others."""
+        return self.antithetic and not self.query_matrix.has_imag
+
+    @property
     @override
     def has_pullback(self) -> bool:
-        return self.antithetic and not self.query_matrix.has_imag  # features exp(±ωᵀu), nothing else
+        return True
 
     @override
     def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
         own, other, matrix = self._side(side)
-        u, _ = matrix(x if own is None else x - own.to(x.dtype))
-        assert u is not None
-        plus, minus = grad.values.mul_(values).split(self.n_projections, -1)
-        along = grad.log_scale
-        back = matrix.transposed((plus - minus) @ self.projection.omega.to(x.dtype) - along * u)
+        real, imag = matrix(x if own is None else x - own.to(x.dtype))
+        along, omega = grad.log_scale, self.projection.omega.to(x.dtype)
+        sizes, angles = _by_term(values, grad.values, real is not None, imag is not None)
+        grad_real = grad_imag = None
+        if sizes is not None and real is not None:
+            grad_real = self._signed(sizes) @ omega - along * real
+        if angles is not None and imag is not None:
+            grad_imag = self._signed(angles) @ omega + along * imag
+            if grad_real is not None and real is not None:  # the phase is −Re uᵀ Im u
+                turn = angles.sum(-1, keepdim=True)
+                grad_real, grad_imag = grad_real - turn * imag, grad_imag - turn * real
+        back = matrix.transposed(grad_real, grad_imag)
         return back if other is None else back + along * other.to(x.dtype)
+
+    def _signed(self, terms: Tensor) -> Tensor:
+        """Return the gradient of ωᵀu, given those of ±ωᵀu: ``(..., L, n_terms) -> (..., L, m)``."""
+        if self.n_terms == self.n_projections:
+            return terms
+        plus, minus = terms.split(self.n_projections, -1)
+        return plus - minus
 
     def _side(self, side: Side) -> tuple[Tensor | None, Tensor | None, ComplexMatrix]:
         """Return the shift of a side, the shift of the other side, and the matrix of the side."""
@@ -270,14 +293,22 @@ class ExponentialFeatures(FeatureMap):
         return longest * math.sqrt(2 * float(square.amax())) < _SMALL
 
 
-def _relative(log_weight: Tensor, logs: Tensor | None, phases: Tensor | None) -> Features:
-    """Return exp(logs) cos(phases) relative to the largest exponential of each row."""
-    if logs is None:
-        assert phases is not None
-        return Features(phases.cos_(), log_weight)
-    largest = logs.detach().amax(-1, keepdim=True)
-    values = logs.sub_(largest).exp_()
-    return Features(values if phases is None else values * phases.cos_(), log_weight + largest)
+def _product(sizes: Tensor, turns: Tensor, out: Tensor | None) -> Tensor:
+    """Multiply the size of each term with its cosine and its sine: ``(..., n), (..., 2n) -> (..., 2n)``."""
+    shape = 2, sizes.shape[-1]
+    place = None if out is None else out.unflatten(-1, shape)
+    return torch.mul(sizes.unsqueeze(-2), turns.unflatten(-1, shape), out=place).flatten(-2)
+
+
+def _by_term(
+    values: Tensor, grad: Tensor, has_real: bool, has_imag: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of the logarithm of the size and of the angle of each term; ``grad`` is overwritten."""
+    if not has_imag:
+        return grad.mul_(values), None
+    (cos, sin), (along_cos, along_sin) = values.chunk(2, -1), grad.chunk(2, -1)
+    angles = torch.addcmul(along_sin * cos, along_cos, sin, value=-1)
+    return (along_cos.mul_(cos).addcmul_(along_sin, sin) if has_real else None), angles
 
 
 def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor | float:

@@ -53,12 +53,17 @@ class ComplexMatrix(nn.Module):
             imag = x * imag.to(x.dtype) if self.diagonal else x @ imag.to(x.dtype).mT
         return real, imag
 
-    def transposed(self, u: Tensor) -> Tensor:
-        """Return Aᵀu for a real A: ``(..., L, d) -> (..., L, d)``."""
-        if self.real is None:
-            return u
-        part = self.real.to(u.dtype)
-        return u * part if self.diagonal else u @ part
+    def transposed(self, real: Tensor | None, imag: Tensor | None) -> Tensor:
+        """Return (Re A)ᵀu + (Im A)ᵀv for the parts that A has: ``(..., L, d) -> (..., L, d)``."""
+        found: Tensor | None = None
+        for u, part in ((real, self.real), (imag, self.imag)):
+            if u is None:
+                continue
+            if part is not None:
+                u = u * part.to(u.dtype) if self.diagonal else u @ part.to(u.dtype)
+            found = u if found is None else found + u
+        assert found is not None, "a matrix has a real or an imaginary part"
+        return found
 
     def matrix(self) -> Tensor | None:
         """Return A in its original form, real if it has no imaginary part; ``None`` for the identity."""

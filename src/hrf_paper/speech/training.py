@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -44,7 +44,8 @@ class SpeechTraining:
     Attributes:
         model: sizes of the model.
         epochs: number of epochs.
-        learning_rate: its largest value: it rises linearly and falls along a cosine to zero.
+        last_epoch: the epoch to stop after, before the learning rate is zero; ``None`` is the last of ``epochs``.
+        learning_rate: its largest value: it rises linearly and falls along a cosine to zero after all epochs.
         warmup: steps in which it rises.
         frames: frames of a batch.
         ctc_weight: weight of the CTC loss beside the transducer's.
@@ -58,13 +59,14 @@ class SpeechTraining:
             comes through a microphone of its own (`through_microphones`).
         method: the attention's method, a key of `METHODS`.
         fit_step: the step before which the method takes the place of exact attention; maps are fitted to the model of
-            that step and frozen.
+            that step and frozen. Whole epochs before it are trained once for all methods.
         after: a training whose result this one starts from.
         seed: of weights, order, variations and maps.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
     epochs: int = 44
+    last_epoch: int | None = None
     learning_rate: float = 2e-3
     warmup: int = 300
     frames: int = 2_500
@@ -125,7 +127,11 @@ class SpeechTrainer:
         self._step = 0
         self.history: list[dict[str, float]] = []
         if self.path.exists():
-            self._load()
+            self._load(self.path)
+        elif (common := self._common()) is not None:
+            earlier = SpeechTrainer(common, speech, report)
+            earlier.trained()
+            self._load(earlier.path)
         elif training.after is not None:
             before = SpeechTrainer(training.after, speech, report).trained()
             for model in (self.model, self._learner):
@@ -135,13 +141,13 @@ class SpeechTrainer:
         """Train all epochs that are missing, and return the model."""
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
-            while len(self.history) < self.training.epochs:
+            while len(self.history) < self._last_epoch:
                 start = time.process_time()
                 loss = self._epoch()
                 seconds = time.process_time() - start + (self.history[-1]["seconds"] if self.history else 0)
                 self.history.append({"loss": loss, "seconds": seconds})
                 done = len(self.history)
-                if done % _JUDGE_EVERY == 0 or done == self.training.epochs:
+                if done % _JUDGE_EVERY == 0 or done == self._last_epoch:
                     self.history[-1]["wer"] = self._word_errors()
                 self._random = torch.get_rng_state()
                 self._save()
@@ -198,6 +204,21 @@ class SpeechTrainer:
         for mean, own in zip(self.model.attentions, self._learner.attentions, strict=True):
             mean.use(own.method)
 
+    def _common(self) -> SpeechTraining | None:
+        """Return the training that ends with the last epoch before ``fit_step``, the same for all methods."""
+        epochs = steps = 0
+        while self.training.fit_step and epochs < self._last_epoch:
+            steps += len(self._batches(epochs))
+            if steps > self.training.fit_step:
+                break
+            epochs += 1
+        common = replace(self.training, method="exact", last_epoch=epochs)
+        return common if epochs and common != self.training else None
+
+    @property
+    def _last_epoch(self) -> int:
+        return self.training.last_epoch or self.training.epochs
+
     @cached_property
     def _steps(self) -> int:
         """The number of steps of all epochs, if each had as many as the first."""
@@ -218,7 +239,7 @@ class SpeechTrainer:
             last = self.history[-1]
             judged = f", WER {last['wer']:.2f} %" if "wer" in last else ""
             self._report(
-                f"epoch {len(self.history)} of {self.training.epochs}: loss {last['loss']:.3f} per label{judged}, "
+                f"epoch {len(self.history)} of {self._last_epoch}: loss {last['loss']:.3f} per label{judged}, "
                 f"{last['seconds'] / 60:.1f} CPU minutes"
             )
 
@@ -236,8 +257,8 @@ class SpeechTrainer:
         tensors |= stored_maps(self.model)
         save_checkpoint(self.path, tensors | {"random": self._random}, header)
 
-    def _load(self) -> None:
-        tensors, header = load_checkpoint(self.path)
+    def _load(self, path: Path) -> None:
+        tensors, header = load_checkpoint(path)
         self._random = tensors["random"]
         self.model.load_state_dict(_below(tensors, "model"))
         self._learner.load_state_dict(_below(tensors, "learner"))

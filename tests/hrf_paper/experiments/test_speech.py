@@ -128,7 +128,7 @@ def test_kinds_of_the_table():
 def test_scaled_down_settings_are_listed():
     assert scaled_down(EXPERIMENT.full, EXPERIMENT.full) == []
     (table,) = scaled_down(EXPERIMENT.settings(), EXPERIMENT.full)
-    assert {"tuned_runs", "scratch"} <= {row[0] for row in table.rows}
+    assert {"tuned_epochs", "scratch_epochs"} <= {row[0] for row in table.rows}
 
 
 def test_missing_data_are_reported_before_the_work(tmp_path, monkeypatch):

@@ -99,6 +99,41 @@ def test_maps_are_fitted_at_their_step_and_frozen(folder):
     assert torch.equal(found.basis, resumed.basis)
 
 
+def test_epochs_before_maps_take_over_are_trained_once(monkeypatch):
+    """Two epochs of two steps each come before step 5: both methods load them, and find what they would train."""
+    speech, lines = tiny_speech(), []
+    training = replace(TRAINING, frames=400, fit_step=5)
+    steps = [len(SpeechTrainer(replace(training, fit_step=0), speech)._batches(epoch)) for epoch in range(3)]
+    assert steps == [2, 2, 2]
+    found = {}
+    for method in ("uniform", "none"):
+        found[method] = SpeechTrainer(replace(training, method=method), speech, lines.append)
+        assert len(found[method].history) == 2
+        found[method].trained()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("epoch 1 of 2", "epoch 2 of 2"),
+        *("epoch 3 of 4", "epoch 4 of 4"),
+        *("epoch 3 of 4", "epoch 4 of 4"),
+    ]
+    monkeypatch.setattr(SpeechTrainer, "_common", lambda self: None)
+    alone = SpeechTrainer(replace(training, method="none", seed=TRAINING.seed), speech)
+    alone.path.unlink()
+    alone = SpeechTrainer(alone.training, speech)
+    assert not alone.history
+    expected = weights(alone.trained())
+    assert all(torch.equal(t, expected[name]) for name, t in weights(found["none"].model).items())
+
+
+def test_a_training_may_stop_early():
+    """The learning rate falls as it does in the whole training, so the first epochs are the same."""
+    whole = SpeechTrainer(TRAINING, tiny_speech())
+    whole.trained()
+    part = SpeechTrainer(replace(TRAINING, last_epoch=2), tiny_speech())
+    part.trained()
+    assert [epoch["loss"] for epoch in part.history] == [epoch["loss"] for epoch in whole.history[:2]]
+    assert "wer" in part.history[-1]
+
+
 def test_a_training_after_another_starts_from_its_weights():
     after = replace(TRAINING, epochs=0, after=TRAINING, joined_frames=150)
     found = SpeechTrainer(after, tiny_speech()).trained()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.clustered.exact import Exact
-from hrf._attention.clustered.pairs import Pairs
+from hrf._attention.clustered.pairs import Pairs, pair_tokens
 from hrf._attention.clustered.states import Default, Residuals
 from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens, PairEngine, added
 from hrf._attention.label_blocks import joined, nothing, parts, with_ones
@@ -56,7 +56,8 @@ def stream(
     if keep is not None:
         keep = keep.expand(y.shape[:-1]).reshape(-1, *y.shape[-3:-1])
     x, y, values = (t.reshape(x.shape[:-3].numel(), *t.shape[-3:]) for t in (x, y, values))
-    for part in parts(x, y, _tokens_at_a_time(feature_map, max(x.shape[2], y.shape[2]))):
+    n_tokens = pair_tokens(feature_map) if feature_map.per_pair else tuning.CLUSTER_TOKENS
+    for part in parts(x, y, n_tokens):
         phi = of_heads(feature_map, part[1])
         queries = ClusteredTokens.of(x[part], root, phi, "query", None)
         keys = ClusteredTokens.of(y[part], root, phi, "key", None if keep is None else keep[part])
@@ -72,18 +73,6 @@ def sums(
 ) -> Features:
     """Return what `stream` yields, for all queries at once: ``(..., H, L, c)``."""
     return joined(stream(x, y, values, feature_map, keep), x)
-
-
-def _tokens_at_a_time(phi: ClusteredHybrid, length: int) -> int:
-    """Return the tokens of a part: with a map per pair, so few rows that every product has a block of their tokens.
-
-    States are added up after each product; many rows at once leave one token per product.
-    """
-    if not phi.per_pair:
-        return tuning.CLUSTER_TOKENS
-    assert phi.feature_map is not None
-    floats = tuning.CLUSTER_BLOCK[1] * phi.n_q * phi.n_k * phi.feature_map.feature_dim
-    return min(tuning.CLUSTER_TOKENS, max(1, tuning.CLUSTER_FLOATS // floats) * length)
 
 
 def _engines(

@@ -2,82 +2,118 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from hrf import tuning
-from hrf._attention.clustered.tokens import LOG2E, PairEngine, added
-from hrf.features.base import Side
-from hrf.features.grouping import Groups, gather_rows
-from hrf.numerics import Features, finite
+from hrf._attention.clustered.pair_products import PairProducts
+from hrf._attention.clustered.states import ClusterStates
+from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens
+from hrf._attention.label_blocks import LabelBlocks
+from hrf.features.base import FeatureMap, Side
+from hrf.features.clustered import ClusteredHybrid
+from hrf.features.heads import of_heads
+from hrf.numerics import Features
 
-__all__ = ["Pairs"]
+__all__ = ["Pairs", "pair_tokens"]
 
 
-class Pairs(PairEngine):
-    """Sums with a map per pair of clusters.
+def pair_tokens(phi: ClusteredHybrid) -> int:
+    """Return the tokens whose features for all pairs of their cluster exist at a time."""
+    assert phi.feature_map is not None
+    return max(1, tuning.PAIR_FLOATS // (max(phi.n_q, phi.n_k) * phi.feature_map.feature_dim))
 
-    Clusters are padded to the largest, and a few places of all of them are mapped at a time.
-    """
+
+class Pairs(ClusterStates):
+    """Sums with a map per pair of clusters: a block of tokens meets the maps of all pairs of its cluster."""
+
+    @property
+    @override
+    def span(self) -> int:
+        return pair_tokens(self.phi)
 
     @override
-    def sums(self) -> Features:
-        states, table = self._states()
-        if self.active is not None:
-            table = table.masked_fill(~self.active.view(table.shape), -torch.inf)
-        groups = Groups.of(self.queries.labels, self.phi.n_q)
-        tokens = (
-            gather_rows(self.queries.tokens, groups.members[..., some])
-            for some in self._places(groups.filled)
-        )
-        read = [self.recomputed(self._read, some, states, table) for some in tokens]
-        index = self.queries.labels * groups.filled.shape[-1] + groups.place
-        every = (torch.cat(t, -2).flatten(-3, -2) for t in zip(*read, strict=True))
-        return Features(*(gather_rows(t, index).flatten(0, -3) for t in every))
+    def write(self, keys: ClusteredTokens, centers: Tensor, values: Tensor) -> Features:
+        return self.written(keys, values, *self._mapped(keys, "key"))
 
-    def _states(self) -> tuple[Tensor, Tensor]:
-        """Sum φ(y) v(y)ᵀ for all pairs, ``(..., n_q, n_k·D, c)``; the scales are ``(..., n_q, n_k, 1, 1)``."""
-        values = self.columns(self.values)
-        groups = Groups.of(self.keys.labels, self.phi.n_k + 1)  # the last are keys left out
-        members, filled = (t[..., :-1, :] for t in (groups.members, groups.filled))
-        total: Features | None = None
-        for some in self._places(filled):
-            tokens, v = (gather_rows(t, members[..., some]) for t in (self.keys.tokens, values))
-            part = self.recomputed(self._write, tokens, v, filled[..., some].unsqueeze(-1))
-            total = added(total, part)
-        assert total is not None
-        return total.values.flatten(-3, -2), total.log_scale
+    @override
+    def read(self, queries: ClusteredTokens, centers: Tensor, states: Tensor, table: Tensor) -> Features:
+        return self.summed(queries.blocks, states, table, *self._mapped(queries, "query"))
 
-    def _write(self, tokens: Tensor, values: Tensor, filled: Tensor) -> Features:
-        """Return the states of keys in some places of all clusters, ``(..., n_k, places, ·)`` each."""
-        features, logs = self._map(tokens.unsqueeze(-4) * self.keys.root, "key")
-        logs = logs.masked_fill(~filled.unsqueeze(-4), -torch.inf)
-        scale = logs.detach().amax(-2, keepdim=True)
-        weighted = features * (logs - finite(scale)).exp2()
-        return Features(weighted.mT @ values.masked_fill(~filled, 0).unsqueeze(-4), scale)
+    @override
+    def meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return states.transpose(1, 2).flatten(2, 3), self.masked(scale[..., 0, 0].mT)
 
-    def _read(self, tokens: Tensor, states: Tensor, table: Tensor) -> Features:
-        """Return the sums of queries in some places of all clusters, ``(..., n_q, places, ·)``."""
-        features, logs = self._map(tokens.unsqueeze(-3) * self.queries.root, "query")
-        logs = logs + table
-        scale = logs.detach().amax(-3, keepdim=True)
-        weighted = features * (logs - finite(scale)).exp2()
-        return Features(weighted.transpose(-3, -2).flatten(-2) @ states, scale.squeeze(-3))
+    @override
+    def products(self, blocks: LabelBlocks, weights: Tensor, features: Tensor | None) -> PairProducts:
+        assert features is not None
+        step = tuning.CLUSTER_FLOATS // features.shape[1:].numel()
+        return PairProducts(weights, features, blocks.segment, blocks.pieces(step))
 
-    def _map(self, u: Tensor, side: Side) -> Features:
-        """Map ``(..., H, n_q or 1, n_k or 1, places, d)`` by the map of every pair; logs are to the base 2."""
-        phi = self.phi
+    def _mapped(self, tokens: ClusteredTokens, side: Side) -> tuple[Tensor, Tensor]:
+        """Return the logarithms ``(N, size, k)`` of the weights and features ``(N, k, size, D)`` of all blocks."""
+        phi, blocks = self.phi, tokens.blocks
         assert phi.feature_map is not None
-        every = u.expand(*u.shape[:-4], phi.n_q, phi.n_k, -1, -1)
-        features = phi.feature_map.scaled(every.flatten(-4 if phi.heads is None else -5, -3), side)
-        values, log_scale = (t.view(*every.shape[:-1], -1) for t in features)
-        return Features(values, log_scale * LOG2E)
+        x = blocks.take(tokens.tokens.flatten(0, -2)) * tokens.root
+        values, log_scale = _features(x, phi.feature_map, self._heads(blocks.segment, side), side)
+        return log_scale.squeeze(-1).mT * LOG2E, values
 
-    def _places(self, filled: Tensor) -> list[slice]:
-        """Cut the places that hold tokens into batches whose features stay small."""
-        assert self.phi.feature_map is not None
-        n_places = max(1, int(filled.sum(-1).max()))
-        n_rows = self.queries.centers.shape[0] * self.phi.n_q * self.phi.n_k
-        step = max(1, tuning.CLUSTER_FLOATS // (n_rows * self.phi.feature_map.feature_dim))
-        return [slice(start, min(start + step, n_places)) for start in range(0, n_places, step)]
+    def _heads(self, segment: Tensor, side: Side) -> Tensor:
+        """Return the heads of the map, pairs of clusters, that blocks of a segment meet: ``(N, k)``."""
+        phi = self.phi
+        every = torch.arange((phi.heads or 1) * phi.n_q * phi.n_k, device=segment.device)
+        table = every.view(-1, phi.n_q, phi.n_k)
+        rows = table if side == "query" else table.mT
+        return rows.flatten(0, 1)[segment % rows[..., 0].numel()]  # rows of tokens go by head
+
+
+def _features(x: Tensor, phi: FeatureMap, index: Tensor, side: Side) -> Features:
+    """Map every block ``(N, size, d)`` by k heads of a map, ``index (N, k)``: ``(N, k, size, D)``."""
+    if phi.has_pullback and not any(t.requires_grad for t in (*phi.parameters(), *phi.buffers())):
+        return Features(*_Mapped.apply(x, phi, index, side))
+    values, log_scale = of_heads(phi, index.flatten()).scaled(_for_each(x, index), side)
+    return Features(*(t[0].unflatten(0, index.shape) for t in (values, log_scale)))
+
+
+def _for_each(x: Tensor, index: Tensor) -> Tensor:
+    """Repeat blocks for each of their heads: ``(N, size, d) -> (1, N·k, size, d)``."""
+    return x.unsqueeze(1).expand(-1, index.shape[1], -1, -1).flatten(0, 1).unsqueeze(0)
+
+
+class _Mapped(torch.autograd.Function):
+    """Features a few blocks at a time, which stay in the cache, and their gradient by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, phi: FeatureMap, index: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        shape = *index.shape, x.shape[1]
+        values, logs = x.new_empty(*shape, phi.feature_dim), x.new_empty(*shape, 1)
+        ctx.phi, ctx.side = phi, side
+        ctx.step = max(1, tuning.CLUSTER_FLOATS // values.shape[1:].numel())
+        for u, heads, out, log in zip(*(t.split(ctx.step) for t in (x, index, values, logs)), strict=True):
+            place = out.flatten(0, 1).unsqueeze(0)
+            found = of_heads(phi, heads.flatten()).scaled_into(_for_each(u, heads), side, place)
+            if found.values.data_ptr() != place.data_ptr():
+                place.copy_(found.values)
+            log.flatten(0, 1).copy_(found.log_scale[0])
+        ctx.save_for_backward(x, index, values)
+        return values, logs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_values: Tensor, grad_logs: Tensor) -> Any:
+        x, index, values = ctx.saved_tensors
+        found = torch.empty_like(x)
+        tensors = (x, index, values, grad_values, grad_logs, found)
+        for u, heads, own, grad, along, place in zip(*(t.split(ctx.step) for t in tensors), strict=True):
+            pulled = of_heads(ctx.phi, heads.flatten()).pullback(
+                _for_each(u, heads),
+                ctx.side,
+                own.flatten(0, 1).unsqueeze(0),
+                Features(*(t.flatten(0, 1).unsqueeze(0) for t in (grad, along))),
+            )
+            torch.sum(pulled[0].unflatten(0, heads.shape), 1, out=place)
+        return found, None, None, None

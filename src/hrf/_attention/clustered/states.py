@@ -1,4 +1,4 @@
-"""Pairs of clusters that share features: keys become states by cluster, which queries read."""
+"""Keys become states by cluster, which queries read."""
 
 from __future__ import annotations
 
@@ -9,27 +9,34 @@ from torch import Tensor
 from typing_extensions import override
 
 from hrf import tuning
-from hrf._attention.clustered.outer_products import OuterProducts
+from hrf._attention.clustered.outer_products import OuterProducts, Products
 from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens, PairEngine, added
 from hrf._attention.label_blocks import LabelBlocks
 from hrf.numerics import Features, finite
 
-__all__ = ["Default", "Residuals"]
+__all__ = ["ClusterStates", "Default", "Residuals"]
 
 
-class _States(PairEngine):
+class ClusterStates(PairEngine):
+    """Sums over pairs of clusters by states, a span of tokens at a time."""
+
+    @property
+    def span(self) -> int:
+        """The tokens of a row that are mapped at a time."""
+        return tuning.CLUSTER_TOKENS
+
     @override
     def sums(self) -> Features:
         x, y = self.queries.centers, self.keys.centers
-        values = self.values.split(tuning.CLUSTER_TOKENS, -2)
+        values = self.values.split(self.span, -2)
         total: Features | None = None
-        for span, v in zip(self.keys.spans(), values, strict=True):
+        for span, v in zip(self.keys.spans(self.span), values, strict=True):
             write = self.write if span is self.keys else self._recomputing(self.write)
             total = added(total, write(span, x, v))
         assert total is not None
         states, table = self.meet(*total)
         read = []
-        for span in self.queries.spans():
+        for span in self.queries.spans(self.span):
             function = self.read if span is self.queries else self._recomputing(self.read)
             read.append(function(span, y, states, table))
         return read[0] if len(read) == 1 else Features(*(torch.cat(t, 1) for t in zip(*read, strict=True)))
@@ -70,48 +77,53 @@ class _States(PairEngine):
         """Return the states for each cluster of queries, and what they add to its logs."""
         raise NotImplementedError
 
-    def _written(
+    def products(self, blocks: LabelBlocks, weights: Tensor, features: Tensor | None) -> Products:
+        """Return all products of a weight, ``(N, size, k)``, and a feature, ``(N, size, D)``, or ``None`` for 1."""
+        width = weights.shape[1:].numel() * (1 if features is None else features.shape[-1])
+        return OuterProducts(weights, features, blocks.segment, blocks.pieces(tuning.CLUSTER_FLOATS // width))
+
+    def written(
         self, keys: ClusteredTokens, values: Tensor, logs: Tensor, features: Tensor | None
     ) -> Features:
-        """Write with ``logs (N, size, k)`` of weights per place and features ``(N, size, D)``, or ``None`` for 1."""
+        """Write with ``logs (N, size, k)`` of weights per place, and the features that `products` takes."""
         blocks = keys.blocks
         scale = blocks.largest(logs.detach().amax(1))
         weights = logs.sub_(finite(scale).index_select(0, blocks.segment).unsqueeze(1)).exp2_()
         columns = blocks.take_once(self.columns(values).flatten(0, -2))
-        states = _products(blocks, weights, features).write(columns, len(scale))
+        states = self.products(blocks, weights, features).write(columns, len(scale))
         shape = *keys.centers.shape[:2], logs.shape[-1]
         states = states.unflatten(1, (shape[-1], -1)).unflatten(0, shape[:2])
         return Features(states, scale.view(*shape, 1, 1))
 
-    def _read(
+    def summed(
         self, blocks: LabelBlocks, states: Tensor, table: Tensor, logs: Tensor, features: Tensor | None
     ) -> Features:
-        """Read with weights and features as in `_written`."""
+        """Read with weights and features as in `written`."""
         logs += table.flatten(0, 1).index_select(0, blocks.segment).unsqueeze(1)
         scale = logs.detach().amax(-1, keepdim=True)
         weights = logs.sub_(finite(scale)).exp2_()
-        sums = _products(blocks, weights, features).read(states.flatten(0, 1))
+        sums = self.products(blocks, weights, features).read(states.flatten(0, 1))
         return Features(*(blocks.give(t).unflatten(0, (len(states), -1)) for t in (sums, scale)))
 
 
-class Residuals(_States):
+class Residuals(ClusterStates):
     """Sums for ``separable``, ``shifted`` and ``shrunk``: weights by centre, one map of the residuals."""
 
     @override
     def write(self, keys: ClusteredTokens, centers: Tensor, values: Tensor) -> Features:
         logs = keys.products(centers)
         if self.phi.feature_map is None:
-            return self._written(keys, values, logs, None)
+            return self.written(keys, values, logs, None)
         features = self.phi.residual_features(keys.residuals(), "key")
-        return self._written(keys, values, *_with_scales(keys.blocks, logs, features))
+        return self.written(keys, values, *_with_scales(keys.blocks, logs, features))
 
     @override
     def read(self, queries: ClusteredTokens, centers: Tensor, states: Tensor, table: Tensor) -> Features:
         logs = queries.products(centers)
         if self.phi.feature_map is None:
-            return self._read(queries.blocks, states, table, logs, None)
+            return self.summed(queries.blocks, states, table, logs, None)
         features = self.phi.residual_features(queries.residuals(), "query")
-        return self._read(queries.blocks, states, table, *_with_scales(queries.blocks, logs, features))
+        return self.summed(queries.blocks, states, table, *_with_scales(queries.blocks, logs, features))
 
     @override
     def meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,21 +131,21 @@ class Residuals(_States):
         return states.transpose(1, 2).flatten(2, 3), self.masked(scale[..., 0, 0].mT - between)
 
 
-class Default(_States):
+class Default(ClusterStates):
     """Sums for the pairs of clusters that the default map serves."""
 
     @override
     def write(self, keys: ClusteredTokens, centers: Tensor, values: Tensor) -> Features:
         assert self.phi.default is not None
         features = self.phi.default.scaled(keys.tokens * keys.root, "key")
-        return self._written(keys, values, *_with_scales(keys.blocks, _no_logs(keys, centers), features))
+        return self.written(keys, values, *_with_scales(keys.blocks, _no_logs(keys, centers), features))
 
     @override
     def read(self, queries: ClusteredTokens, centers: Tensor, states: Tensor, table: Tensor) -> Features:
         assert self.phi.default is not None
         features = self.phi.default.scaled(queries.tokens * queries.root, "query")
         weights = _with_scales(queries.blocks, _no_logs(queries, centers), features)
-        return self._read(queries.blocks, states, table, *weights)
+        return self.summed(queries.blocks, states, table, *weights)
 
     @override
     def meet(self, states: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,9 +164,3 @@ def _with_scales(blocks: LabelBlocks, logs: Tensor, features: Features) -> tuple
     """Add the scales of features of all tokens to the logs, and sort the features into blocks."""
     values, log_scale = (blocks.take(t.flatten(0, -2)) for t in features)
     return torch.add(logs, log_scale, alpha=LOG2E), values
-
-
-def _products(blocks: LabelBlocks, weights: Tensor, features: Tensor | None) -> OuterProducts:
-    """Return all products of a weight, ``(N, size, k)``, and a feature, ``(N, size, D)``."""
-    width = weights.shape[1:].numel() * (1 if features is None else features.shape[-1])
-    return OuterProducts(weights, features, blocks.segment, blocks.pieces(tuning.CLUSTER_FLOATS // width))

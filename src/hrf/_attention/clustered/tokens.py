@@ -69,12 +69,12 @@ class ClusteredTokens(NamedTuple):
             centers = torch.where(blocks.counts.view(-1, n, 1) > 0, means, centers)
         return cls(u, root, labels, blocks, centers)
 
-    def spans(self) -> list[ClusteredTokens]:
+    def spans(self, length: int) -> list[ClusteredTokens]:
         """Cut every row into spans of tokens, each by cluster."""
-        if self.labels.shape[-1] <= tuning.CLUSTER_TOKENS:
+        if self.labels.shape[-1] <= length:
             return [self]
-        tokens = self.tokens.split(tuning.CLUSTER_TOKENS, -2)
-        labels = self.labels.split(tuning.CLUSTER_TOKENS, -1)
+        tokens = self.tokens.split(length, -2)
+        labels = self.labels.split(length, -1)
         n = self.centers.shape[-2]
         return [
             ClusteredTokens(u, self.root, own, by_label(own.flatten(0, -2), n), self.centers)

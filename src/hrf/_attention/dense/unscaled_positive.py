@@ -54,7 +54,7 @@ class UnscaledPositive(NamedTuple):
         """Prepare ``(B, H, ·, ·)`` for the engine; ``None`` if it does not serve the map or these keys."""
         feature_map = call.feature_map
         if call.learned or not (
-            isinstance(feature_map, Exponential) and feature_map.isotropic and feature_map.has_pullback
+            isinstance(feature_map, Exponential) and feature_map.isotropic and feature_map.only_pairs
         ):
             return None
         if not (can_look(query) and query.numel() and key.numel()):

@@ -73,6 +73,7 @@ class Settings:
         tuned_learning_rate: their largest learning rate.
         scratch: methods with which a model is trained from scratch; ``None`` is all.
         scratch_runs: the number of runs in which it is.
+        scratch_epochs: the epoch after which such a training stops; ``None`` is the last.
         fit_step: the step of such a training before which maps are fitted and take over.
         key_length: length of queries and keys in trainings with signed maps.
         train_utterances: number of training utterances; ``None`` is all.
@@ -95,6 +96,7 @@ class Settings:
     tuned_learning_rate: float = 3e-4
     scratch: tuple[str, ...] | None = None
     scratch_runs: int = 3
+    scratch_epochs: int | None = None
     fit_step: int = 1_000
     key_length: float = 1.5
     train_utterances: int | None = None
@@ -183,7 +185,7 @@ class _Runs:
     def scratch(self, method: str, run: int) -> SpeechTraining:
         """Return a training from scratch, with the method from ``fit_step`` on."""
         s = self.settings
-        training = replace(self.single(run), fit_step=s.fit_step)
+        training = replace(self.single(run), fit_step=s.fit_step, last_epoch=s.scratch_epochs)
         return self._with_method(training, method)
 
     def _after(self, before: SpeechTraining, epochs: int, learning_rate: float) -> SpeechTraining:
@@ -269,8 +271,8 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
 
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
 FULL = Settings(SpeechTraining(), tuned_epochs=5)
-# Three models, into which all methods are swapped; one epoch of fine-tuning in the first, nothing from scratch.
-SCALED = replace(FULL, lengths=(500,), draws=1, tuned_runs=1, tuned_epochs=1, scratch=(), scratch_runs=0)
+# All stages for all methods, too, with one draw per model, an epoch of fine-tuning, and 12 of 44 epochs from scratch.
+SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch_epochs=12)
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
     SpeechTraining(_TINY, epochs=1, warmup=5),
