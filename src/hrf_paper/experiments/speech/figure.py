@@ -1,9 +1,13 @@
-"""Word error rate against the FLOPs of attention, swapped and fine-tuned."""
+"""Word error rate against the FLOPs of attention, stage by stage."""
 
 from __future__ import annotations
 
+from itertools import product
+from typing import NamedTuple
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.shared.plotting import GREY, bare, canvas, headline
@@ -25,8 +29,9 @@ _COLOURS = {
     "summarised": "#AA3377",
 }
 _LEVELS = ("exact", "uniform", "none")
-_NEAR = 1.55  # times the FLOPs of a dot, as far as its label reaches
-_LINE = 0.006  # of the highest rate, about as high as a label
+_LINE = 0.04  # of the highest level, as far as labels of levels are apart at least
+_SIZE = 8.5  # of labels, in points
+_GAP = 7.0  # between a dot and its label, in points
 _TOP = 1.7  # rates above so many times that without attention are drawn at the top
 
 
@@ -34,7 +39,7 @@ def figure(settings: Settings, results: Results) -> Figure:
     """Draw one panel per stage that was run."""
     stages = [s for s in STAGES if any(rate(results, s, n, judged_set(settings, s)) for n in METHODS)]
     tested = judged_set(settings, "swapped")
-    drawing = canvas(max(12.0, 8.2 * len(stages)), 7.4)
+    drawing = canvas(12.0, 1.6 + 5.2 * len(stages))
     exact = _swapped(results, "exact", tested)
     maps = [name for name in METHODS if name not in _LEVELS]
     best = min(maps, key=lambda name: _swapped(results, name, tested).mean)
@@ -47,59 +52,87 @@ def figure(settings: Settings, results: Results) -> Figure:
         "FLOPs of attention per frame and head; higher rates are drawn at the top, with their values",
     )
     top = _TOP * _swapped(results, "none", tested).mean
-    panels = drawing.subplots(1, len(stages), squeeze=False, sharex=True, sharey=True)[0]
+    panels = drawing.subplots(len(stages), 1, squeeze=False, sharex=True)[:, 0]
+    bare(panels)
     for panel, stage in zip(panels, stages, strict=True):
         tested = judged_set(settings, stage)
-        _draw(panel, results, stage, tested, top)
+        dots = _draw(panel, results, stage, tested, top)
         panel.set_title(f"{stage} ({tested})", size=11)
-    panels[0].set_ylabel("word error rate, %")
-    bare(panels)
+        panel.set_ylabel("word error rate, %")
+        panel.margins(x=0.12)
+        drawing.draw_without_rendering()
+        _label(panel, dots)
+    panels[-1].set_xlabel("FLOPs")
     return drawing
 
 
-def _draw(axes: Axes, results: Results, stage: str, tested: str, top: float) -> None:
-    """Draw all methods of a stage; a label stands on the right of its dot, or on the left of a dot close by."""
+class _Dot(NamedTuple):
+    """A dot with its label."""
+
+    flops: float
+    height: float
+    text: str
+    colour: str
+
+
+def _draw(axes: Axes, results: Results, stage: str, tested: str, top: float) -> list[_Dot]:
+    """Draw all methods of a stage: means as dots, ranges of the values as lines."""
     axes.set_xscale("log")
-    axes.set_xlabel("FLOPs")
     found = {name: r for name in METHODS if (r := rate(results, stage, name, tested)) is not None}
-    for name in (name for name in _LEVELS if name in found):
-        axes.axhline(found[name].mean, color=GREY, linewidth=1, linestyle=":")
+    levels = {name: found.pop(name).mean for name in _LEVELS if name in found}
+    for name, height in _apart(levels, _LINE * max(levels.values(), default=0)).items():
+        axes.axhline(levels[name], color=GREY, linewidth=1, linestyle=":")
         axes.text(
             1.01,
-            found[name].mean,
-            f"{name} {found[name].mean:.1f}",
+            height,
+            f"{name} {levels[name]:.1f}",
             transform=axes.get_yaxis_transform(),
             color=GREY,
             size=9,
             va="center",
         )
-    flops = {name: results[key("swapped", name, 0)]["flops"] for name in found if name not in _LEVELS}
-    order = sorted(flops, key=lambda name: (flops[name], found[name].mean))
-    for place, name in enumerate(order):
-        crowded = any(
-            flops[other] < _NEAR * flops[name] and abs(found[other].mean - found[name].mean) < _LINE * top
-            for other in order[place + 1 :]
+    dots = []
+    for name, r in found.items():
+        flops = results[key("swapped", name, 0)]["flops"]
+        colour = _COLOURS[max((kind for kind in _COLOURS if name.startswith(kind)), key=len)]
+        low, height, high = (min(top, value) for value in (min(r.values), r.mean, max(r.values)))
+        axes.plot([flops, flops], [low, high], color=colour, linewidth=1.5)
+        axes.plot([flops], [height], "o", color=colour, markersize=7)
+        dots.append(_Dot(flops, height, name if r.mean <= top else f"{name}: {r.mean:.0f} %", colour))
+    return dots
+
+
+def _label(axes: Axes, dots: list[_Dot]) -> None:
+    """Write each label beside its dot, at the nearest height where it covers neither dots nor other labels."""
+    point = axes.figure.dpi / 72
+    places = axes.transData.transform([(dot.flops, dot.height) for dot in dots]) / point
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in places]
+    for dot, (x, y) in sorted(zip(dots, places, strict=True), key=lambda pair: -pair[1][1]):
+        width = 0.6 * _SIZE * len(dot.text)
+        for rise, right in product(sorted(range(-12, 13), key=abs), (True, False)):
+            left = x + _GAP if right else x - _GAP - width
+            box = Bbox.from_bounds(left, y + 4 * rise - _SIZE / 2, width, _SIZE)
+            if not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(box)
+        axes.annotate(
+            dot.text,
+            (dot.flops, dot.height),
+            xytext=(_GAP if right else -_GAP, 4 * rise),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
+            color=dot.colour,
+            size=_SIZE,
         )
-        _draw_method(axes, name, flops[name], found[name], top, right=not crowded)
 
 
-def _draw_method(axes: Axes, name: str, flops: float, found: Rate, top: float, *, right: bool) -> None:
-    """Draw the mean as a dot, and the range of the values as a line."""
-    kind = max((kind for kind in _COLOURS if name.startswith(kind)), key=len)
-    low, height, high = (min(top, value) for value in (min(found.values), found.mean, max(found.values)))
-    axes.plot([flops, flops], [low, high], color=_COLOURS[kind], linewidth=1.5)
-    axes.plot([flops], [height], "o", color=_COLOURS[kind], markersize=7)
-    label = name if found.mean <= top else f"{name}: {found.mean:.0f} %"
-    axes.annotate(
-        label,
-        (flops, height),
-        xytext=(7 if right else -7, 0),
-        textcoords="offset points",
-        ha="left" if right else "right",
-        va="center",
-        color=_COLOURS[kind],
-        size=8.5,
-    )
+def _apart(heights: dict[str, float], least: float) -> dict[str, float]:
+    """Move heights up until each is at least so far above the one below."""
+    found: dict[str, float] = {}
+    for name, height in sorted(heights.items(), key=lambda item: item[1]):
+        found[name] = max(height, *(other + least for other in found.values())) if found else height
+    return found
 
 
 def _swapped(results: Results, name: str, tested: str) -> Rate:
