@@ -62,6 +62,11 @@ LONG = {
         ),
         8,
     ),
+    "paper": (
+        "hrf.ClusteredHybrid(*torch.randn(2, 2, 64), base='paper', feature_map=hrf.Exponential("
+        "64, n_projections=64, matrix=torch.full((4, 64), 1 + 0.1j), heads=4))",
+        6,
+    ),
 }
 
 
@@ -117,7 +122,7 @@ def test_training_holds_the_graph_of_few_rows(phi):
 @pytest.mark.slow
 @pytest.mark.parametrize(("phi", "tensors"), LONG.values(), ids=LONG)
 def test_training_holds_no_graph_of_a_long_row(phi, tensors):
-    short, long = 32_768, 98_304
+    short, long = 32_768, 65_536  # several spans each
     least, most = (
         peak(phi=phi, is_causal=False, train=True, heads=1, length=length) for length in (short, long)
     )
