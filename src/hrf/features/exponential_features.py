@@ -222,18 +222,21 @@ class ExponentialFeatures(FeatureMap):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return Re ωᵀu per term and Im ωᵀu + phase per feature, fresh tensors ``(..., L, ·)`` or ``None``.
 
-        They are in ``scratch`` if it is given and there is only one of them.
+        The wider of them, phases if there are any, is in ``scratch`` if that is given.
         """
-        scratch = None if rows.phase is not None else scratch  # two factors need two places
         logs = phases = None
         if self.query_matrix.has_real:
-            logs = self._project(rows.real, rows.projected, scratch)
+            place = None if self.query_matrix.has_imag else scratch
+            logs = self._project(rows.real, rows.projected, place)
             if self.antithetic:
-                logs = _extend(logs, torch.neg, scratch)
+                logs = _extend(logs, torch.neg, place)
         if self.query_matrix.has_imag:
             phases = self._project(rows.imag, rows.projected, scratch)
-            if logs is not None and rows.phase is not None:
-                phases = (_extend(phases, torch.neg) if self.antithetic else phases) + rows.phase
+            if rows.phase is not None:
+                if self.antithetic:
+                    place = None if scratch is None else scratch[..., : self.n_terms]
+                    phases = _extend(phases, torch.neg, place)
+                phases.add_(rows.phase)
             phases = _extend(phases, _quarter_turn, scratch)
         return logs, phases
 

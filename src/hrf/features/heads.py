@@ -40,8 +40,9 @@ class _Restriction:
         if isinstance(heads, slice):
             rows = slice(heads.start * each, heads.stop * each)
             return rows, rows.stop - rows.start
-        index = (heads.unsqueeze(-1) * each + torch.arange(each, device=heads.device)).flatten()
-        return index, len(index)
+        if each > 1:
+            heads = (heads.unsqueeze(-1) * each + torch.arange(each, device=heads.device)).flatten()
+        return heads, len(heads)
 
     def of(self, module: Module, n_heads: int | None) -> Module:
         """Return the copy of a part, which has as many heads as its owner unless it says otherwise."""

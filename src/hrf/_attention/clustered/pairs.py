@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -73,47 +74,53 @@ class Pairs(ClusterStates):
 
 def _features(x: Tensor, phi: FeatureMap, index: Tensor, side: Side) -> Features:
     """Map every block ``(N, size, d)`` by k heads of a map, ``index (N, k)``: ``(N, k, size, D)``."""
+    every = of_heads(phi, index.flatten())
     if phi.has_pullback and not any(t.requires_grad for t in (*phi.parameters(), *phi.buffers())):
-        return Features(*_Mapped.apply(x, phi, index, side))
-    values, log_scale = of_heads(phi, index.flatten()).scaled(_for_each(x, index), side)
-    return Features(*(t[0].unflatten(0, index.shape) for t in (values, log_scale)))
+        return Features(*_Mapped.apply(x, every, index.shape[1], side))
+    return Features(
+        *(t[0].unflatten(0, index.shape) for t in every.scaled(_for_each(x, index.shape[1]), side))
+    )
 
 
-def _for_each(x: Tensor, index: Tensor) -> Tensor:
-    """Repeat blocks for each of their heads: ``(N, size, d) -> (1, N·k, size, d)``."""
-    return x.unsqueeze(1).expand(-1, index.shape[1], -1, -1).flatten(0, 1).unsqueeze(0)
+def _for_each(x: Tensor, n: int) -> Tensor:
+    """Repeat blocks for each of their heads: ``(N, size, d) -> (1, N·n, size, d)``."""
+    return x.unsqueeze(1).expand(-1, n, -1, -1).flatten(0, 1).unsqueeze(0)
 
 
 class _Mapped(torch.autograd.Function):
-    """Features a few blocks at a time, which stay in the cache, and their gradient by hand."""
+    """Features by a map with n heads per block, a few blocks at a time; their gradient by hand."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, phi: FeatureMap, index: Tensor, side: Side) -> tuple[Tensor, Tensor]:
-        shape = *index.shape, x.shape[1]
+    def forward(ctx: Any, x: Tensor, phi: FeatureMap, n: int, side: Side) -> tuple[Tensor, Tensor]:
+        shape = 1, len(x) * n, x.shape[1]
         values, logs = x.new_empty(*shape, phi.feature_dim), x.new_empty(*shape, 1)
-        ctx.phi, ctx.side = phi, side
-        ctx.step = max(1, tuning.CLUSTER_FLOATS // values.shape[1:].numel())
-        for u, heads, out, log in zip(*(t.split(ctx.step) for t in (x, index, values, logs)), strict=True):
-            place = out.flatten(0, 1).unsqueeze(0)
-            found = of_heads(phi, heads.flatten()).scaled_into(_for_each(u, heads), side, place)
-            if found.values.data_ptr() != place.data_ptr():
-                place.copy_(found.values)
-            log.flatten(0, 1).copy_(found.log_scale[0])
-        ctx.save_for_backward(x, index, values)
-        return values, logs
+        ctx.phi, ctx.n, ctx.side = phi, n, side
+        for blocks, heads in _pieces(x, phi, n):
+            out = values[:, heads]
+            found = of_heads(phi, heads).scaled_into(_for_each(x[blocks], n), side, out)
+            if found.values.data_ptr() != out.data_ptr():
+                out.copy_(found.values)
+            logs[:, heads] = found.log_scale
+        ctx.save_for_backward(x, values)
+        return values.view(len(x), n, *values.shape[2:]), logs.view(len(x), n, *logs.shape[2:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_values: Tensor, grad_logs: Tensor) -> Any:
-        x, index, values = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, values = ctx.saved_tensors
+        grad = Features(*(g.reshape(1, values.shape[1], *g.shape[2:]) for g in grads))
         found = torch.empty_like(x)
-        tensors = (x, index, values, grad_values, grad_logs, found)
-        for u, heads, own, grad, along, place in zip(*(t.split(ctx.step) for t in tensors), strict=True):
-            pulled = of_heads(ctx.phi, heads.flatten()).pullback(
-                _for_each(u, heads),
-                ctx.side,
-                own.flatten(0, 1).unsqueeze(0),
-                Features(*(t.flatten(0, 1).unsqueeze(0) for t in (grad, along))),
-            )
-            torch.sum(pulled[0].unflatten(0, heads.shape), 1, out=place)
+        for blocks, heads in _pieces(x, ctx.phi, ctx.n):
+            some = Features(*(g[:, heads] for g in grad))
+            u = _for_each(x[blocks], ctx.n)
+            pulled = of_heads(ctx.phi, heads).pullback(u, ctx.side, values[:, heads], some)
+            torch.sum(pulled.view(-1, ctx.n, *x.shape[1:]), 1, out=found[blocks])
         return found, None, None, None
+
+
+def _pieces(x: Tensor, phi: FeatureMap, n: int) -> Iterator[tuple[slice, slice]]:
+    """Yield slices of blocks and of their heads, few enough for their features to stay in the cache."""
+    step = max(1, tuning.PAIR_FLOATS // 8 // (n * x.shape[1] * phi.feature_dim))
+    for start in range(0, len(x), step):
+        stop = min(start + step, len(x))
+        yield slice(start, stop), slice(start * n, stop * n)
