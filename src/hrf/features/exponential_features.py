@@ -9,8 +9,6 @@ start from these two. ``exponential.py`` has the maps themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,6 +16,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from hrf.features.base import FeatureMap, Side
+from hrf.features.exponential_gradients import pulled_back
+from hrf.features.exponential_terms import extended, product, quarter_turn, relative
 from hrf.features.matrices import ComplexMatrix
 from hrf.features.streaming import Block, Table
 from hrf.numerics import Features, can_look, check_finite, check_range, half_square, is_traced, log_limits
@@ -29,9 +29,6 @@ __all__ = ["ExponentialFeatures", "ExponentialRows"]
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
 # products of two fit float32, and since one of both signs is at least exp(−25), a product is at least exp(−50).
 _SMALL = 50.0
-
-# Since sin t = cos(t − π/2), one function serves all columns.
-_quarter_turn = partial(torch.sub, other=math.pi / 2)
 
 
 class ExponentialRows(NamedTuple):
@@ -143,7 +140,8 @@ class ExponentialFeatures(FeatureMap):
 
     @override
     def scaled(self, x: Tensor, side: Side) -> Features:
-        return self.finish_scaled(self.prepare(x, side))
+        rows = self.prepare(x, side)
+        return relative(rows.log_weight, *self.exponents(rows))
 
     @override
     def scaled_into(self, x: Tensor, side: Side, out: Tensor) -> Features:
@@ -203,19 +201,11 @@ class ExponentialFeatures(FeatureMap):
             assert phases is not None
             return torch.mul(phases.cos_(), rows.log_weight.exp(), out=out)
         logs.add_(rows.log_weight)
-        return torch.exp(logs, out=out) if phases is None else _product(logs.exp_(), phases.cos_(), out)
+        return torch.exp(logs, out=out) if phases is None else product(logs.exp_(), phases.cos_(), out)
 
     def finish_scaled(self, rows: ExponentialRows, out: Tensor | None = None) -> Features:
         """Take exponentials relative to the largest of each row; the values are in ``out`` if it is given."""
-        logs, phases = self.exponents(rows, out)
-        if logs is None:
-            assert phases is not None
-            return Features(phases.cos_(), rows.log_weight)
-        largest = logs.detach().amax(-1, keepdim=True)
-        values = logs.sub_(largest).exp_()
-        if phases is not None:
-            values = _product(values, phases.cos_(), out)
-        return Features(values, rows.log_weight + largest)
+        return relative(rows.log_weight, *self.exponents(rows, out), out)
 
     def exponents(
         self, rows: ExponentialRows, scratch: Tensor | None = None
@@ -229,15 +219,15 @@ class ExponentialFeatures(FeatureMap):
             place = None if self.query_matrix.has_imag else scratch
             logs = self._project(rows.real, rows.projected, place)
             if self.antithetic:
-                logs = _extend(logs, torch.neg, place)
+                logs = extended(logs, torch.neg, place)
         if self.query_matrix.has_imag:
             phases = self._project(rows.imag, rows.projected, scratch)
             if rows.phase is not None:
                 if self.antithetic:
                     place = None if scratch is None else scratch[..., : self.n_terms]
-                    phases = _extend(phases, torch.neg, place)
+                    phases = extended(phases, torch.neg, place)
                 phases.add_(rows.phase)
-            phases = _extend(phases, _quarter_turn, scratch)
+            phases = extended(phases, quarter_turn, scratch)
         return logs, phases
 
     def _project(self, u: Tensor | None, projected: Tensor | None, scratch: Tensor | None) -> Tensor:
@@ -262,25 +252,8 @@ class ExponentialFeatures(FeatureMap):
     def pullback(self, x: Tensor, side: Side, values: Tensor, grad: Features) -> Tensor:
         own, other, matrix = self._side(side)
         real, imag = matrix(x if own is None else x - own.to(x.dtype))
-        along, omega = grad.log_scale, self.projection.omega.to(x.dtype)
-        sizes, angles = _by_term(values, grad.values, real is not None, imag is not None)
-        grad_real = grad_imag = None
-        if sizes is not None and real is not None:
-            grad_real = self._signed(sizes) @ omega - along * real
-        if angles is not None and imag is not None:
-            grad_imag = self._signed(angles) @ omega + along * imag
-            if grad_real is not None and real is not None:  # the phase is −Re uᵀ Im u
-                turn = angles.sum(-1, keepdim=True)
-                grad_real, grad_imag = grad_real - turn * imag, grad_imag - turn * real
-        back = matrix.transposed(grad_real, grad_imag)
-        return back if other is None else back + along * other.to(x.dtype)
-
-    def _signed(self, terms: Tensor) -> Tensor:
-        """Return the gradient of ωᵀu, given those of ±ωᵀu: ``(..., L, n_terms) -> (..., L, m)``."""
-        if self.n_terms == self.n_projections:
-            return terms
-        plus, minus = terms.split(self.n_projections, -1)
-        return plus - minus
+        back = matrix.transposed(*pulled_back(real, imag, self.projection.omega.to(x.dtype), values, grad))
+        return back if other is None else back + grad.log_scale * other.to(x.dtype)
 
     def _side(self, side: Side) -> tuple[Tensor | None, Tensor | None, ComplexMatrix]:
         """Return the shift of a side, the shift of the other side, and the matrix of the side."""
@@ -296,24 +269,6 @@ class ExponentialFeatures(FeatureMap):
         return longest * math.sqrt(2 * float(square.amax())) < _SMALL
 
 
-def _product(sizes: Tensor, turns: Tensor, out: Tensor | None) -> Tensor:
-    """Multiply the size of each term with its cosine and its sine: ``(..., n), (..., 2n) -> (..., 2n)``."""
-    shape = 2, sizes.shape[-1]
-    place = None if out is None else out.unflatten(-1, shape)
-    return torch.mul(sizes.unsqueeze(-2), turns.unflatten(-1, shape), out=place).flatten(-2)
-
-
-def _by_term(
-    values: Tensor, grad: Tensor, has_real: bool, has_imag: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of the logarithm of the size and of the angle of each term; ``grad`` is overwritten."""
-    if not has_imag:
-        return grad.mul_(values), None
-    (cos, sin), (along_cos, along_sin) = values.chunk(2, -1), grad.chunk(2, -1)
-    angles = torch.addcmul(along_sin * cos, along_cos, sin, value=-1)
-    return (along_cos.mul_(cos).addcmul_(along_sin, sin) if has_real else None), angles
-
-
 def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor | float:
     """Return the exponent of the shifts, xᵀb − aᵀb/2 or aᵀy − aᵀb/2: ``(..., L, 1)``, or 0 without shifts."""
     if other is None:
@@ -321,11 +276,3 @@ def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor
     other = other.to(x.dtype)
     centre = x if own is None else x - own.to(x.dtype) / 2
     return (centre * other).sum(-1, keepdim=True)
-
-
-def _extend(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:
-    """Append columns ``function(values)`` to ``values``: in ``place``, which starts with them, or in a new tensor."""
-    if place is None:
-        return torch.cat([values, function(values)], -1)
-    function(values, out=place[..., values.shape[-1] :])
-    return place

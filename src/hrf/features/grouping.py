@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from hrf.features.base import Side
 from hrf.numerics import Features
 
-__all__ = ["Active", "Groups", "PairGroups", "gather_rows", "look_up"]
+__all__ = ["Active", "PairGroups", "gather_rows", "look_up"]
 
 
 class Active(NamedTuple):
@@ -40,21 +40,19 @@ class Active(NamedTuple):
         return Features(values.flatten(-3), self.log_scale)
 
 
-class Groups(NamedTuple):
+class _Groups(NamedTuple):
     """The tokens of each of n clusters, padded to the size of the largest cluster.
 
     Attributes:
         members: token at each place of each cluster, ``(..., n, size)``; padding points to token 0.
-        filled: which places hold a token, ``(..., n, size)``.
         place: the place of each token within its cluster, ``(..., L)``.
     """
 
     members: Tensor
-    filled: Tensor
     place: Tensor
 
     @classmethod
-    def of(cls, labels: Tensor, n_clusters: int) -> Groups:
+    def of(cls, labels: Tensor, n_clusters: int) -> _Groups:
         """Group tokens by their labels ``(..., L)``; ``size`` is the size of the largest cluster."""
         order = labels.argsort(dim=-1, stable=True)
         counts = torch.zeros(*labels.shape[:-1], n_clusters, dtype=torch.long, device=labels.device)
@@ -70,7 +68,7 @@ class Groups(NamedTuple):
             order,
             torch.arange(labels.shape[-1], device=labels.device) - first.gather(-1, labels.gather(-1, order)),
         )
-        return cls(members.where(filled, 0), filled, place)
+        return cls(members.where(filled, 0), place)
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
@@ -108,7 +106,7 @@ class PairGroups(NamedTuple):
     ) -> PairGroups:
         """Group queries ``x (..., L, d)`` and keys ``y (..., S, d)`` by their clusters ``i (..., L)`` and ``j``."""
         n_q, n_k = n_clusters
-        q, k = Groups.of(i, n_q), Groups.of(j, n_k)
+        q, k = _Groups.of(i, n_q), _Groups.of(j, n_k)
         pairs = (*i.shape[:-1], n_q, n_k)
         u = gather_rows(x, q.members).unsqueeze(-3).expand(*pairs, -1, -1)
         v = gather_rows(y, k.members).unsqueeze(-4).expand(*pairs, -1, -1)

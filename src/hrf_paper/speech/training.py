@@ -124,7 +124,7 @@ class SpeechTrainer:
             weight_decay=training.weight_decay,
             fused=True,
         )
-        self._step = 0
+        self._step, self._last_epoch = 0, training.last_epoch or training.epochs
         self.history: list[dict[str, float]] = []
         if self.path.exists():
             self._load(self.path)
@@ -214,10 +214,6 @@ class SpeechTrainer:
             epochs += 1
         common = replace(self.training, method="exact", last_epoch=epochs)
         return common if epochs and common != self.training else None
-
-    @property
-    def _last_epoch(self) -> int:
-        return self.training.last_epoch or self.training.epochs
 
     @cached_property
     def _steps(self) -> int:

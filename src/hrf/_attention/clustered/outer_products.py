@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
-__all__ = ["OuterProducts", "Products"]
+__all__ = ["BlockProducts", "OuterProducts"]
 
 
-class Products:
+class BlockProducts:
     """The products W ``(N, size, k·D)`` of N blocks.
 
     Args:
@@ -58,7 +58,7 @@ class Products:
         raise NotImplementedError
 
 
-class OuterProducts(Products):
+class OuterProducts(BlockProducts):
     """All products of a weight and a feature ``(N, size, D)``; ``None`` is 1."""
 
     @override
@@ -101,7 +101,7 @@ class OuterProducts(Products):
 
 class _Write(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, n_segments: int, kind: type[Products], *wide: Any) -> Tensor:
+    def forward(ctx: Any, values: Tensor, n_segments: int, kind: type[BlockProducts], *wide: Any) -> Tensor:
         weights, features, segment, ctx.pieces = wide
         ctx.kind = kind
         ctx.save_for_backward(values, weights, features, segment)
@@ -117,7 +117,7 @@ class _Write(torch.autograd.Function):
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, kind: type[Products], *wide: Any) -> Tensor:
+    def forward(ctx: Any, states: Tensor, kind: type[BlockProducts], *wide: Any) -> Tensor:
         weights, features, segment, ctx.pieces = wide
         ctx.kind = kind
         ctx.save_for_backward(states, weights, features, segment)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hrf._attention.clustered.outer_products import Products
+from hrf._attention.clustered.outer_products import BlockProducts
 
 __all__ = ["PairProducts"]
 
 
-class PairProducts(Products):
+class PairProducts(BlockProducts):
     """The products W ``(N, size, k·D)`` of N blocks, weights ``(N, size, k)`` and features ``(N, k, size, D)``."""
 
     features: Tensor

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from hrf import tuning
-from hrf._attention.clustered.outer_products import OuterProducts, Products
+from hrf._attention.clustered.outer_products import BlockProducts, OuterProducts
 from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens, PairEngine, added
 from hrf._attention.label_blocks import LabelBlocks
 from hrf.numerics import Features, finite
@@ -77,7 +77,7 @@ class ClusterStates(PairEngine):
         """Return the states for each cluster of queries, and what they add to its logs."""
         raise NotImplementedError
 
-    def products(self, blocks: LabelBlocks, weights: Tensor, features: Tensor | None) -> Products:
+    def products(self, blocks: LabelBlocks, weights: Tensor, features: Tensor | None) -> BlockProducts:
         """Return all products of a weight, ``(N, size, k)``, and a feature, ``(N, size, D)``, or ``None`` for 1."""
         width = weights.shape[1:].numel() * (1 if features is None else features.shape[-1])
         return OuterProducts(weights, features, blocks.segment, blocks.pieces(tuning.CLUSTER_FLOATS // width))
