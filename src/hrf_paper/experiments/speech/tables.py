@@ -61,9 +61,11 @@ def _stages(settings: Settings, results: Results) -> Table:
         rows.append((name, printed, *(_NOT_RUN if r is None else r.text for r in found)))
     return Table(
         "Word error rate in percent",
-        ("attention", "paper", *(f"{stage} ({judged_set(settings, stage)})" for stage in STAGES)),
+        ("attention", "paper", *STAGES),
         rows,
-        caption="± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
+        caption="Test utterances: "
+        + "; ".join(f"{stage}, {judged_set(settings, stage)}" for stage in STAGES)
+        + ". ± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
         "deviation over 10 runs on LibriSpeech, trained from scratch. In trainings with HRF-A and Trig, queries and "
         f"keys have the length {settings.key_length:g}; swapped in, they keep theirs",
     )
