@@ -48,7 +48,8 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"Swapped in untrained, {best} has the lowest rate: {_swapped(results, best, tested).mean:.1f} % WER, "
         f"exact {exact.mean:.1f} %",
         f"AN4; turns are test utterances of changing speakers, joined to about {settings.lengths[0]} frames; "
-        f"runs: {settings.swapped_runs} swapped, {settings.tuned_runs} fine-tuned, {settings.scratch_runs} from scratch\n"
+        f"runs: {settings.swapped_runs} swapped, {settings.tuned_runs} fine-tuned, {settings.scratch_runs} from "
+        "scratch\n"
         "FLOPs of attention per frame and head; bars: smallest and largest of all runs and draws; rates beyond the top "
         "are drawn there, with their values",
     )
