@@ -116,9 +116,8 @@ def test_epochs_before_maps_take_over_are_trained_once(monkeypatch):
         *("epoch 3 of 4", "epoch 4 of 4"),
     ]
     monkeypatch.setattr(SpeechTrainer, "_common", lambda self: None)
-    alone = SpeechTrainer(replace(training, method="none", seed=TRAINING.seed), speech)
-    alone.path.unlink()
-    alone = SpeechTrainer(alone.training, speech)
+    found["none"].path.unlink()
+    alone = SpeechTrainer(found["none"].training, speech)
     assert not alone.history
     expected = weights(alone.trained())
     assert all(torch.equal(t, expected[name]) for name, t in weights(found["none"].model).items())
