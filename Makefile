@@ -7,9 +7,9 @@ OUT ?= results
 FUZZ_MINUTES ?= 60
 OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit slow every docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -59,11 +59,7 @@ slow: $(VENV)/.installed   ## tests that take more than five seconds
 test: lint                 ## lints, type-checks, tests
 	$(MAKE) --no-print-directory -j2 types unit
 
-every: $(VENV)/.installed  ## all tests, slow ones included
-	$(PYTEST) --durations 40
-
-test-all: lint             ## what CI runs
-	$(MAKE) --no-print-directory -j2 types every
+test-all: test slow        ## what CI runs
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
