@@ -3,7 +3,8 @@
 `ExponentialFeatures` maps vectors to features in three steps: `prepare` computes everything per row that is not
 a projection (`ExponentialRows`), `exponents` projects, and `finish` or `finish_scaled` takes exponentials. Maps
 whose u is x itself or ix (`isotropic`) can share ωᵀx and ‖x‖²/2 with each other: members named ``isotropic``
-start from these two. ``exponential.py`` has the maps themselves.
+start from these two. ``exponential_terms.py`` has the last step, ``exponential_gradients.py`` the way back, and
+``exponential.py`` the maps themselves.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ExponentialFeatures(FeatureMap):
 
     @override
     def check_values(self, x: Tensor, name: str) -> None:
-        pass  # `prepare` checks sums of squares, at less cost
+        """Leave the check to `prepare`, which looks at sums of squares, at less cost."""
 
     @property
     def isotropic(self) -> bool:

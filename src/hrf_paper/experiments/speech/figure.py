@@ -110,7 +110,7 @@ def _label(axes: Axes, dots: list[_Dot]) -> None:
     places = axes.transData.transform([(dot.flops, dot.height) for dot in dots]) / point
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in places]
     for dot, (x, y) in sorted(zip(dots, places, strict=True), key=lambda pair: -pair[1][1]):
-        width = 0.6 * _SIZE * len(dot.text)
+        width = 0.68 * _SIZE * len(dot.text)
         for rise, right in product(sorted(range(-12, 13), key=abs), (True, False)):
             left = x + _GAP if right else x - _GAP - width
             box = Bbox.from_bounds(left, y + 4 * rise - _SIZE / 2, width, _SIZE)
