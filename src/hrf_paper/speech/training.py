@@ -26,6 +26,7 @@ from hrf_paper.speech.augment import Augmentation
 from hrf_paper.speech.batches import SpeechBatch, training_batches
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
+from hrf_paper.speech.denormals import flushed_denormals
 from hrf_paper.speech.map_files import restore_maps, stored_maps
 from hrf_paper.speech.methods import install
 from hrf_paper.speech.microphones import through_microphones
@@ -110,8 +111,6 @@ class SpeechTrainer:
     ) -> None:
         self.training, self._speech, self._report = training, speech, report
         self.path = checkpoint_path(training, speech)
-        # Nodes far from any alignment have tiny probabilities, with which arithmetic is slow.
-        torch.set_flush_denormal(True)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
             self._learner = ConformerTransducer(training.model)
@@ -139,7 +138,8 @@ class SpeechTrainer:
 
     def trained(self) -> ConformerTransducer:
         """Train all epochs that are missing, and return the model."""
-        with torch.random.fork_rng(devices=[]):
+        # Nodes far from any alignment have tiny probabilities.
+        with flushed_denormals(), torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
             while len(self.history) < self._last_epoch:
                 start = time.process_time()

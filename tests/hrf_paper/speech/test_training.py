@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hrf
+from hrf_paper.speech.denormals import flushes_denormals
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, checkpoint_path, load_model
 from made_up_speech import TINY, tiny_speech
 
@@ -17,8 +18,7 @@ TRAINING = SpeechTraining(TINY, epochs=4, warmup=2, frames=200, learning_rate=5e
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
-    yield tmp_path
-    torch.set_flush_denormal(False)
+    return tmp_path
 
 
 class Interrupted(Exception):
@@ -70,6 +70,15 @@ def test_training_learns_and_finished_training_is_read():
     lines = []
     SpeechTrainer(training, tiny_speech(), lines.append).trained()
     assert not lines
+
+
+def test_denormal_numbers_are_flushed_while_training_alone():
+    seen = []
+    trainer = SpeechTrainer(TRAINING, tiny_speech(), lambda line: seen.append(flushes_denormals()))
+    assert not flushes_denormals()
+    trainer.trained()
+    assert seen == [True] * TRAINING.epochs
+    assert not flushes_denormals()
 
 
 def test_the_weights_of_all_steps_are_averaged():
