@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from itertools import pairwise, product
+from itertools import product
 
 from hrf_paper.experiments.experiment import Results
 from hrf_paper.experiments.speech.measure import (
@@ -15,7 +15,7 @@ from hrf_paper.experiments.speech.measure import (
     key,
     set_names,
 )
-from hrf_paper.experiments.speech.printed import GROUPS, PRINTED
+from hrf_paper.experiments.speech.printed import GROUPS, ORDER, printed_rate
 from hrf_paper.experiments.speech.rates import Rate, judged_methods, rate
 from hrf_paper.experiments.verdicts import Claim
 from hrf_paper.speech.beam import BEAM
@@ -33,7 +33,7 @@ _ABOUT = {
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Judge the order of the table's four kinds of maps, and say what the task tells apart."""
     found = []
-    for stage, (better, worse) in product(STAGES, pairwise(GROUPS)):
+    for stage, (better, worse) in product(STAGES, ORDER):
         pairs = list(
             product(
                 judged_methods(results, stage, GROUPS[better]), judged_methods(results, stage, GROUPS[worse])
@@ -65,7 +65,7 @@ def _order(
         else ""
     )
     listed = "; ".join(f"{name} {r.text} %" for name, r in rates.items())
-    printed = [" to ".join(f"{PRINTED[name][0]}" for name in _extremes(GROUPS[kind])) for kind in kinds]
+    printed = [_interval([f"{printed_rate(name)}" for name in GROUPS[kind]]) for kind in kinds]
     return Claim(
         claim=f"{better} has lower word error rates than {worse} ({_ABOUT[stage]}).",
         paper=f"{printed[0]} % against {printed[1]} %",
@@ -133,11 +133,11 @@ def _rate(results: Results, stage: str, method: str, tested: str) -> Rate:
     return found
 
 
-def _extremes(names: tuple[str, ...]) -> tuple[str, str]:
-    return names[0], names[-1]
-
-
 def _range(rates: dict[str, Rate], kind: str) -> str:
-    means = [r.mean for name, r in rates.items() if name.startswith(kind)]
-    low, high = f"{min(means):.1f}", f"{max(means):.1f}"
+    return _interval([f"{mean:.1f}" for mean in sorted(rates[n].mean for n in GROUPS[kind] if n in rates)])
+
+
+def _interval(ascending: list[str]) -> str:
+    """Return the first and the last number, or one if they are alike."""
+    low, high = ascending[0], ascending[-1]
     return low if low == high else f"{low} to {high}"

@@ -66,8 +66,9 @@ def _stages(settings: Settings, results: Results) -> Table:
         caption="Test utterances: "
         + "; ".join(f"{stage}, {judged_set(settings, stage)}" for stage in STAGES)
         + ". ± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
-        "deviation over 10 runs on LibriSpeech, trained from scratch. In trainings with HRF-A and Trig, queries and "
-        f"keys have the length {settings.key_length:g}; swapped in, they keep theirs",
+        "deviation over 10 runs on LibriSpeech, trained from scratch. Queries and keys have the length "
+        f"{settings.scratch_key_length:g} in all trainings from scratch, {settings.tuned_key_length:g} in fine-tuning "
+        "with HRF-A and Trig, and keep theirs elsewhere",
     )
 
 
