@@ -7,9 +7,9 @@ OUT ?= results
 FUZZ_MINUTES ?= 60
 OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
 	readme house-map supported-models clean help
 
 help:            ## this list
@@ -53,13 +53,17 @@ types: $(VENV)/.installed  ## mypy, strict
 unit: $(VENV)/.installed   ## the tests alone, but for the slow ones
 	$(PYTEST) -m "not slow"
 
+all-tests: $(VENV)/.installed   ## the tests alone, with the slow ones
+	$(PYTEST)
+
 slow: $(VENV)/.installed   ## tests that take more than five seconds
 	$(PYTEST) -m slow
 
 test: lint                 ## lints, type-checks, tests
 	$(MAKE) --no-print-directory -j2 types unit
 
-test-all: test slow        ## what CI runs
+test-all: lint             ## the same with the slow tests, as CI does
+	$(MAKE) --no-print-directory -j2 types all-tests
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
