@@ -82,6 +82,17 @@ def test_all_write_numbers_a_figure_and_a_page(everything):
 
 
 @pytest.mark.slow
+def test_rows_of_tables_are_as_long_as_their_headers(everything):
+    _, out = everything
+    for name, experiment in EXPERIMENTS.items():
+        data = stored(out / f"{name}.json")
+        timings = data["timings"]["parts"]
+        results = {part: found | {"timings": timings[part]} for part, found in data["results"].items()}
+        tables = experiment.tables(experiment.quick, results)
+        assert all(len(row) == len(table.header) for table in tables for row in table.rows)
+
+
+@pytest.mark.slow
 def test_pages_show_every_claim_beside_the_papers(everything):
     _, out = everything
     index = (out / "index.html").read_text(encoding="utf-8")

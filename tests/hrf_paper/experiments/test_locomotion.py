@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from hrf_paper.experiments.locomotion import EXPERIMENT
-from hrf_paper.experiments.locomotion.measure import FRAMES, HYBRID, QUICK, SCALED, key
+from hrf_paper.experiments.locomotion.measure import FRAMES, HYBRID, SCALED, key
 from hrf_paper.experiments.locomotion.outcomes import curves, frames, outcome
 from hrf_paper.locomotion.cameras import level_depth
 
@@ -111,12 +109,3 @@ def test_tables_and_figure_show_every_method():
     drawing = EXPERIMENT.figure(SCALED, found)
     texts = {text.get_text() for axes in drawing.axes for text in axes.texts}
     assert {"blind", HYBRID, "exact"} <= texts
-
-
-@pytest.mark.slow
-def test_the_quick_run_ends_in_claims(monkeypatch, tmp_path):
-    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
-    few = replace(QUICK, methods=("FAVOR+ 256", HYBRID, "blind"), fields=1)
-    found = {name: run() | {"timings": {}} for name, run in EXPERIMENT.parts(few).items()}
-    assert len(EXPERIMENT.claims(few, found)) == 4
-    assert all(np.isfinite(found[key(name, 0)]["returns"]).all() for name in few.methods)

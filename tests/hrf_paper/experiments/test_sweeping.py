@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hrf_paper.experiments.experiment import run
 from hrf_paper.experiments.sweeping import EXPERIMENT
-from hrf_paper.experiments.sweeping.measure import QUICK, SCALED, SCRATCH, key
+from hrf_paper.experiments.sweeping.measure import SCALED, SCRATCH, key
 from hrf_paper.experiments.sweeping.shares import curves, share
 
 (RATE,) = SCALED.learning_rates
@@ -99,14 +98,3 @@ def test_the_curve_of_a_tuned_method_begins_where_exact_attention_ends():
     steps, tuned = curves(SCALED, found, "HRF-A (8,8)")
     assert steps == [SCALED.training.steps, SCALED.training.steps + SCALED.tuned_steps]
     assert tuned[0] == pytest.approx([90, 88])
-
-
-@pytest.mark.slow
-def test_the_whole_experiment_in_small(tmp_path, monkeypatch):
-    monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path))
-    found = run(EXPERIMENT.parts(QUICK))
-    assert len(found) == len(QUICK.methods) + len(QUICK.divided)
-    tables = EXPERIMENT.tables(QUICK, found)
-    assert all(len(row) == len(table.header) for table in tables for row in table.rows)
-    assert EXPERIMENT.claims(QUICK, found)
-    assert EXPERIMENT.figure(QUICK, found).axes
