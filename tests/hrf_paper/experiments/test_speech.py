@@ -136,7 +136,7 @@ def test_methods_are_trained_from_scratch_on_equal_terms():
     parts = EXPERIMENT.parts(settings)
 
     def training(stage: str, method: str) -> SpeechTraining:
-        return parts[key(stage, method, 1)].args[0]
+        return parts[key(stage, method, 0)].args[0]
 
     exact = training("from scratch", "exact")
     assert exact.model.key_length == settings.scratch_key_length == 1

@@ -47,7 +47,8 @@ __all__ = [
 SINGLE, JOINED = "trained on single utterances", "trained on turns"
 STAGES = ("swapped", "fine-tuned", "from scratch")
 SINGLE_SET = "single"  # test utterances that are not joined
-# Their estimates have both signs: queries and keys are brought to `Settings.tuned_key_length` in fine-tuning.
+# Their estimates have both signs: queries and keys are brought to `Settings.tuned_key_length` in fine-tuning. Those of
+# HRF-C with complex matrices have both signs, too, and were fine-tuned as they are.
 SIGNED = tuple(name for name in METHODS if name.startswith(("HRF-A", "Trig")))
 _SUBSAMPLING = 4
 _FIXED = ("exact", "uniform", "none", "summarised")  # have nothing to draw
