@@ -278,7 +278,7 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
 # All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
 FULL = Settings(SpeechTraining(), tuned_epochs=5)
 # All stages for all methods, too: one draw per model, an epoch of fine-tuning, and 12 of 44 epochs from scratch, twice.
-SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch_runs=1, scratch_epochs=12)
+SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch_runs=2, scratch_epochs=12)
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
     SpeechTraining(_TINY, epochs=1, warmup=5),
