@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from hrf_paper.experiments.experiment import Results
@@ -32,6 +33,8 @@ _LEVELS = ("exact", "uniform", "none")
 _LINE = 0.04  # of the highest level, as far as labels of levels are apart at least
 _SIZE = 8.5  # of labels, in points
 _GAP = 7.0  # between a dot and its label, in points
+_ASIDE = 1.03  # factor between the places of methods with the same FLOPs
+_HALO = withStroke(linewidth=2.5, foreground="white")  # keeps lines out of labels
 _TOP = 1.7  # rates above so many times that without attention are drawn at the top
 
 
@@ -50,8 +53,8 @@ def figure(settings: Settings, results: Results) -> Figure:
         f"AN4; turns are test utterances of changing speakers, joined to about {settings.lengths[0]} frames; "
         f"runs: {settings.swapped_runs} swapped, {settings.tuned_runs} fine-tuned, {settings.scratch_runs} from "
         "scratch\n"
-        "FLOPs of attention per frame and head; bars: smallest and largest of all runs and draws; rates beyond the top "
-        "are drawn there, with their values",
+        "FLOPs of attention per frame and head, equal ones side by side; bars: smallest and largest of all runs and "
+        "draws; rates beyond the top are drawn there",
     )
     top = _TOP * _swapped(results, "none", tested).mean
     panels = drawing.subplots(len(stages), 1, squeeze=False, sharex=True)[:, 0]
@@ -65,14 +68,17 @@ def figure(settings: Settings, results: Results) -> Figure:
         drawing.draw_without_rendering()
         _label(panel, dots)
     panels[-1].set_xlabel("FLOPs")
+    drawing.align_ylabels(panels)
     return drawing
 
 
 class _Dot(NamedTuple):
-    """A dot with its label."""
+    """A dot with its bar and its label."""
 
     flops: float
+    low: float
     height: float
+    high: float
     text: str
     colour: str
 
@@ -93,25 +99,35 @@ def _draw(axes: Axes, results: Results, stage: str, tested: str, top: float) -> 
             size=9,
             va="center",
         )
-    dots = []
+    dots: list[_Dot] = []
     for name, r in found.items():
         flops = results[key("swapped", name, 0)]["flops"]
+        while any(abs(flops / dot.flops - 1) < _ASIDE - 1 for dot in dots):
+            flops *= _ASIDE
         colour = _COLOURS[max((kind for kind in _COLOURS if name.startswith(kind)), key=len)]
         low, height, high = (min(top, value) for value in (min(r.values), r.mean, max(r.values)))
         axes.plot([flops, flops], [low, high], color=colour, linewidth=1.5)
         axes.plot([flops], [height], "o", color=colour, markersize=7)
-        dots.append(_Dot(flops, height, name if r.mean <= top else f"{name}: {r.mean:.0f} %", colour))
+        text = name if r.mean <= top else f"{name}: {r.mean:.0f} %"
+        dots.append(_Dot(flops, low, height, high, text, colour))
     return dots
 
 
 def _label(axes: Axes, dots: list[_Dot]) -> None:
-    """Write each label beside its dot, at the nearest height where it covers neither dots nor other labels."""
+    """Write each label beside its dot, at the nearest height where it covers neither dots, bars nor other labels."""
     point = axes.figure.dpi / 72
-    places = axes.transData.transform([(dot.flops, dot.height) for dot in dots]) / point
-    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in places]
-    for dot, (x, y) in sorted(zip(dots, places, strict=True), key=lambda pair: -pair[1][1]):
+
+    def places(name: str) -> list[tuple[float, float]]:
+        ends = [(dot.flops, getattr(dot, name)) for dot in dots]
+        return [(x, y) for x, y in axes.transData.transform(ends) / point]
+
+    middles = places("height")
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in middles]
+    for (x, low), (_, high) in zip(places("low"), places("high"), strict=True):
+        taken.append(Bbox.from_extents(x - 1, low, x + 1, high))
+    for dot, (x, y) in sorted(zip(dots, middles, strict=True), key=lambda pair: -pair[1][1]):
         width = 0.68 * _SIZE * len(dot.text)
-        for rise, right in product(sorted(range(-12, 13), key=abs), (True, False)):
+        for rise, right in product(sorted(range(-16, 17), key=abs), (True, False)):
             left = x + _GAP if right else x - _GAP - width
             box = Bbox.from_bounds(left, y + 4 * rise - _SIZE / 2, width, _SIZE)
             if not any(box.overlaps(other) for other in taken):
@@ -126,6 +142,8 @@ def _label(axes: Axes, dots: list[_Dot]) -> None:
             va="center",
             color=dot.colour,
             size=_SIZE,
+            path_effects=[_HALO],
+            arrowprops={"arrowstyle": "-", "color": dot.colour, "linewidth": 0.6} if abs(rise) > 2 else None,
         )
 
 
