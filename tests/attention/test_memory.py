@@ -25,18 +25,22 @@ for name in ("CLUSTER_TOKENS", "PAIR_FLOATS", "ANGULAR_TOKENS", "ANGULAR_GRAPH_T
     setattr(tuning, name, getattr(tuning, name) // {shrink})
 is_causal, train = {is_causal}, {train}
 phi = {phi}
-first = torch.randn(3, 1, {heads}, 8, 64, requires_grad=train)  # what the first call loads
-out = hrf.attention(*first, phi, is_causal=is_causal)
-if train:
-    out.sum().backward()
-qkv = [t.clone().requires_grad_(train) for t in torch.randn(3, 1, {heads}, {length}, 64)]
-with open("/proc/self/clear_refs", "w") as reset:
-    reset.write("5")
-before = highest()
-out = hrf.attention(*qkv, phi, is_causal=is_causal)
-if train:
-    out.sum().backward()
-print(highest() - before)
+
+
+def attend(heads, length):
+    qkv = [t.clone().requires_grad_(train) for t in torch.randn(3, 1, heads, length, 64)]
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    before = highest()
+    out = hrf.attention(*qkv, phi, is_causal=is_causal)
+    if train:
+        out.sum().backward()
+    return highest() - before
+
+for heads, _ in {sizes}:
+    attend(heads, 8)  # what the first call loads
+for heads, length in {sizes}:
+    print(attend(heads, length))
 """
 
 
@@ -73,29 +77,32 @@ LONG = {
 }
 
 
-def peak(*, phi: str = POSITIVE, shrink: int = 1, **settings) -> int:
-    """Bytes beyond the inputs."""
-    script = SCRIPT.format(phi=phi, shrink=shrink, **settings)
+def peaks(
+    *sizes: tuple[int, int], phi: str = POSITIVE, shrink: int = 1, is_causal: bool = False, train: bool = True
+) -> list[int]:
+    """Bytes beyond the inputs, for each number of heads and length."""
+    script = SCRIPT.format(sizes=sizes, phi=phi, shrink=shrink, is_causal=is_causal, train=train)
     environment = {
         **os.environ,
         "MALLOC_MMAP_THRESHOLD_": str(1 << 17),
     }  # what is freed is given back at once
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return int(run.stdout)
+    return [int(line) for line in run.stdout.split()]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_65536_tokens_fit_in_less_than_a_gigabyte(is_causal):
-    assert peak(is_causal=is_causal, train=False, heads=8, length=65_536) < 1 << 30
+    (received,) = peaks((8, 65_536), is_causal=is_causal, train=False)
+    assert received < 1 << 30
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_training_holds_no_features(is_causal):
     heads, length = 2, 32_768
-    received = peak(is_causal=is_causal, train=True, heads=heads, length=length)
+    (received,) = peaks((heads, length), is_causal=is_causal)
     # Output, its gradient and three gradients of inputs, a few numbers a row, and the blocks. Features of
     # queries and keys would add twice 256 floats a row, 134 MB.
     assert received < heads * length * (5 * 64 + 16) * 4 + (64 << 20)
@@ -103,22 +110,20 @@ def test_training_holds_no_features(is_causal):
 
 @pytest.mark.slow
 def test_training_holds_no_products_of_exact_pairs():
-    heads, length = 2, 32_768
-    received = peak(phi=PARTLY_EXACT, is_causal=True, train=True, heads=heads, length=length)
+    heads, length = 2, 16_384
+    (received,) = peaks((heads, length), phi=PARTLY_EXACT, is_causal=True)
     # As above, and the sums of exact pairs, what they are made of, and all their gradients: a dozen more tensors.
-    # The products, of about an eighth of the pairs, would add 0.5 GB.
-    assert received < heads * length * (17 * 65 + 64) * 4 + (64 << 20)
+    # The products, of about an eighth of the pairs, would add 134 MB.
+    assert received < heads * length * (17 * 65 + 64) * 4 + (32 << 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", STRUCTURED.values(), ids=STRUCTURED)
 def test_training_holds_the_graph_of_few_rows(phi):
-    few, many, length = 2, 8, 8192
-    least, most = (
-        peak(phi=phi, is_causal=False, train=True, heads=heads, length=length) for heads in (few, many)
-    )
+    few, many, length = 2, 8, 4096
+    least, most = peaks((few, length), (many, length), phi=phi)
     # More heads add what they add above: output, gradients, a few numbers a row. Their graphs would add features,
-    # codes or distances to centres, and states: another 600 floats a row or more, 118 MB.
+    # codes or distances to centres, and states: another 600 floats a row or more, 59 MB.
     assert most - least < (many - few) * length * (5 * 64 + 16) * 4 + (16 << 20)
 
 
@@ -126,10 +131,7 @@ def test_training_holds_the_graph_of_few_rows(phi):
 @pytest.mark.parametrize(("phi", "tensors"), LONG.values(), ids=LONG)
 def test_training_holds_no_graph_of_a_long_row(phi, tensors):
     short, long, shrink = 8_192, 16_384, 4  # several spans each, which are shrunk
-    least, most = (
-        peak(phi=phi, shrink=shrink, is_causal=False, train=True, heads=1, length=length)
-        for length in (short, long)
-    )
+    least, most = peaks((1, short), (1, long), phi=phi, shrink=shrink)
     # More tokens add output, gradients, and, as there is one row only, what is made of all of it: its sums, its output
     # once more, what the division makes of both, or gradients before they are added to those of all rows; with a
     # default map its sums and the total. Codes or clusters, and where a token is in its block, are a few numbers a

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
+
 import pytest
 import torch
 
@@ -14,13 +17,18 @@ from hrf._attention.clustered import bidirectional as clusters
 DIM = 6
 
 
-def maps():
+@cache
+def maps() -> list[hrf.FeatureMap]:
     torch.manual_seed(0)
-    yield hrf.AngularHybrid(DIM, n_projections=8, n_coefficient_projections=8)
-    yield hrf.AngularHybrid(DIM, n_projections=5, n_coefficient_projections=11, heads=3)
     x, y = 0.5 * torch.randn(2, 3, 200, DIM)
-    for base in ("separable", "paper"):
-        yield hrf.ClusteredHybrid.fit(x, y, n_clusters=(4, 5), base=base, exact_share=0.3, heads=3)
+    return [
+        hrf.AngularHybrid(DIM, n_projections=8, n_coefficient_projections=8),
+        hrf.AngularHybrid(DIM, n_projections=5, n_coefficient_projections=11, heads=3),
+        *(
+            hrf.ClusteredHybrid.fit(x, y, n_clusters=(4, 5), base=base, exact_share=0.3, heads=3)
+            for base in ("separable", "paper")
+        ),
+    ]
 
 
 @pytest.mark.parametrize("loops", [True, False])
@@ -30,7 +38,7 @@ def maps():
 def test_sums_with_and_without(monkeypatch, threads, loops, dtype, masked, index):
     """Both ways are as near to the definition: eight bits of the type are for roundings of logarithms and sums."""
     monkeypatch.setattr(compiled, "installed", lambda: loops)
-    phi = list(maps())[index].double()
+    phi = deepcopy(maps()[index]).double()
     x, y, values = inputs(2, 3, length=130, keys=140, dim=DIM)
     keep = torch.arange(140) < torch.tensor([100, 140]).view(2, 1, 1) if masked else None
     expected, size = reference(x, y, values, phi, keep)

@@ -114,14 +114,14 @@ def test_a_robot_without_torques_gains_no_energy(stones):
 
 @pytest.mark.slow
 def test_two_processes_walk_like_one(stones):
-    fields = {"field": SHORT}
+    fields, action, seeds = {"field": SHORT}, np.array([0.2, 0.0], np.float32), [3, 4]
+    # One process first: the others find its compiled controllers on disk.
+    alone = [(stones.reset(seed=seed)[0], *stones.step(action)[:2]) for seed in seeds]
     many = gymnasium.make_vec("hrf/StepStones-v0", 2, "async", vector_kwargs={"context": "spawn"}, **fields)
-    observations, _ = many.reset(seed=[3, 4])
-    after, rewards, *_ = many.step(np.array([[0.2, 0.0], [0.2, 0.0]], np.float32))
+    observations, _ = many.reset(seed=seeds)
+    after, rewards, *_ = many.step(np.stack([action, action]))
     many.close()
-    for place, seed in enumerate((3, 4)):
-        first, _ = stones.reset(seed=seed)
-        second, reward, *_ = stones.step(np.array([0.2, 0.0], np.float32))
+    for place, (first, second, reward) in enumerate(alone):
         np.testing.assert_array_equal(observations["depth"][place], first["depth"])
         np.testing.assert_array_equal(after["depth"][place], second["depth"])
         assert rewards[place] == reward
