@@ -5,6 +5,7 @@ Numba keys its cache on the text of one file alone; here the cache folder depend
 
 from __future__ import annotations
 
+import gc
 import getpass
 import hashlib
 import os
@@ -24,3 +25,8 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(FOLDER))
 # Some virtual machines announce AMX without granting it, and oneDNN then dies of an illegal instruction in bfloat16
 # products. It reads this variable when torch is imported, so it has to be set before.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and collected tests, about 800,000 objects, out of the garbage collector's full passes."""
+    gc.freeze()
