@@ -6,6 +6,8 @@ the whole sequence, and counts what moves between processes at two lengths.
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -89,7 +91,7 @@ def _difference(mine: Tensor, theirs: Tensor, among: list[Tensor] | tuple[Tensor
     return float((mine - theirs).detach().abs().max() / max(t.detach().abs().max() for t in among))
 
 
-def measure(lengths: tuple[int, ...] = LENGTHS) -> list[Row]:
+def measure(lengths: Sequence[int] = LENGTHS) -> list[Row]:
     """Return the table; every process of the default group calls this."""
     found = []
     for length in lengths:
@@ -106,8 +108,15 @@ def measure(lengths: tuple[int, ...] = LENGTHS) -> list[Row]:
 
 def main() -> None:
     """Join the group, measure, and print the table once."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.distributed", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of all processes; default 1024 16384"
+    )
+    arguments = parser.parse_args()
     distributed.init_process_group("gloo")
-    rows, size = measure(), distributed.get_world_size()
+    rows, size = measure(arguments.lengths), distributed.get_world_size()
     if distributed.get_rank() == 0:
         header = ["map", "causal", "tokens", "outputs", "gradients", "forward", "both", "calls"]
         title = f"{size} processes against one: relative differences; bytes handed over, calls"

@@ -28,7 +28,9 @@ def test_differences_are_rounding_and_bytes_do_not_grow():
 
 @pytest.mark.slow
 def test_started_by_torchrun():
-    command = "-m torch.distributed.run --standalone --nproc-per-node 2 -m examples.distributed"
+    command = (
+        "-m torch.distributed.run --standalone --nproc-per-node 2 -m examples.distributed --lengths 64 128"
+    )
     done = subprocess.run(
         [sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, check=False
     )
