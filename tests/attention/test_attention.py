@@ -29,7 +29,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(tuning, "ROWS_FORWARD", 18)
     monkeypatch.setattr(tuning, "ROWS_BACKWARD", 9)
     monkeypatch.setattr(tuning, "CLUSTER_TOKENS", 4)
-    monkeypatch.setattr(tuning, "PAIR_FLOATS", 64)
+    monkeypatch.setattr(tuning, "PAIR_FLOATS", 128)
 
 
 @every_map
