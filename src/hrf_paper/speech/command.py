@@ -42,6 +42,11 @@ _CORPORA: dict[str, Callable[[int], Speech]] = {
 
 
 _DRAWN = ("FAVOR+ 256", "HRF-C (3,3)", "separable (16,16)")
+_EXAMPLES = """examples:
+  hrf-speech train an4 --out an4.safetensors
+  hrf-speech train librispeech --config paper --attention "HRF-C (3,3)" --fit-step 1000 --out paper.safetensors
+  hrf-speech transcribe seven.wav --checkpoint digits.safetensors --beam 4
+  hrf-speech attention --checkpoint an4.safetensors --out attention.png"""
 
 
 @torch.no_grad()
@@ -74,12 +79,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hrf-speech", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="hrf-speech",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(required=True)
     train = commands.add_parser("train", help="train a recogniser and write its checkpoint")
     train.add_argument("corpus", choices=_CORPORA, help="utterances to train with, from $HRF_DATA")
     train.add_argument("--config", choices=CONFIGS, default="cpu", help="sizes of the model")
-    train.add_argument("--attention", choices=METHODS, default="exact", help="method, from the first step on")
+    train.add_argument("--attention", choices=METHODS, default="exact", help="method of attention")
+    train.add_argument(
+        "--fit-step",
+        type=int,
+        default=0,
+        help="the step before which the method, fitted to the model, takes over from exact attention",
+    )
+    train.add_argument(
+        "--key-length",
+        type=float,
+        help="length to which queries and keys are brought; as they are by default",
+    )
     train.add_argument("--epochs", type=int, default=SpeechTraining.epochs)
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--out", type=Path, required=True, help="the checkpoint, a .safetensors file")
@@ -109,9 +130,10 @@ def _train(arguments: argparse.Namespace) -> None:
     speech = _CORPORA[arguments.corpus](config.channels)
     channels = speech.train[0].features.shape[1]
     training = SpeechTraining(
-        replace(config, channels=channels),
+        replace(config, channels=channels, key_length=arguments.key_length),
         epochs=arguments.epochs,
         method=arguments.attention,
+        fit_step=arguments.fit_step,
         seed=arguments.seed,
     )
     trainer = SpeechTrainer(training, speech, partial(print, flush=True))

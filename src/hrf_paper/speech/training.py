@@ -206,14 +206,19 @@ class SpeechTrainer:
 
     def _common(self) -> SpeechTraining | None:
         """Return the training that ends with the last epoch before ``fit_step``, the same for all methods."""
-        epochs = steps = 0
-        while self.training.fit_step and epochs < self._last_epoch:
+        training, steps = self.training, 0
+        if not training.fit_step:
+            return None
+        for epochs in range(self._last_epoch):
             steps += len(self._batches(epochs))
-            if steps > self.training.fit_step:
-                break
-            epochs += 1
-        common = replace(self.training, method="exact", last_epoch=epochs)
-        return common if epochs and common != self.training else None
+            if steps > training.fit_step:
+                return replace(training, method="exact", last_epoch=epochs) if epochs else None
+        if training.method != "exact":
+            raise ValueError(
+                f"fit_step is {training.fit_step}, and the training ends after {steps} steps; expected an earlier step, "
+                f"so that {training.method} takes part"
+            )
+        return None
 
     @cached_property
     def _steps(self) -> int:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hrf
 from hrf_paper.speech import command
 from hrf_paper.speech.training import load_model
 from made_up_speech import TINY, tiny_speech
 
 soundfile = pytest.importorskip("soundfile")
+
+
+def train(out: Path, *options: str) -> Path:
+    assert command.main(["train", "digits", "--epochs", "1", "--out", str(out), *options]) == 0
+    return out
 
 
 @pytest.fixture
@@ -20,9 +27,7 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.setenv("HRF_CHECKPOINTS", str(tmp_path / "checkpoints"))
     monkeypatch.setitem(command._CORPORA, "digits", lambda channels: tiny_speech())
     monkeypatch.setitem(command.CONFIGS, "cpu", replace(TINY, channels=80))
-    out = tmp_path / "models" / "tiny.safetensors"
-    assert command.main(["train", "digits", "--epochs", "1", "--out", str(out)]) == 0
-    return out
+    return train(tmp_path / "models" / "tiny.safetensors")
 
 
 @pytest.fixture
@@ -41,6 +46,27 @@ def test_recordings_are_transcribed(trained, recording, capsys, beam):
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{recording}: ")
     assert second.startswith("  0.5 s of audio, real-time factor ")
+
+
+def test_a_method_takes_over_at_its_step(trained, tmp_path, capsys):
+    options = ["--epochs", "2", "--attention", "FAVOR+ 256", "--key-length", "1"]
+    model = load_model(train(tmp_path / "map.safetensors", *options, "--fit-step", "1")).model
+    assert model.config.key_length == 1
+    assert isinstance(model.attentions[0].method, hrf.FeatureMap)
+    assert load_model(trained).model.config.key_length is None
+    late = [
+        "train",
+        "digits",
+        "--epochs",
+        "1",
+        *options,
+        "--fit-step",
+        "1000",
+        "--out",
+        str(tmp_path / "late"),
+    ]
+    assert command.main(late) == 2
+    assert "fit_step is 1000, and the training ends after" in capsys.readouterr().err
 
 
 def test_errors_are_one_sentence(trained, recording, capsys, tmp_path, monkeypatch):
