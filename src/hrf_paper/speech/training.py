@@ -215,8 +215,8 @@ class SpeechTrainer:
                 return replace(training, method="exact", last_epoch=epochs) if epochs else None
         if training.method != "exact":
             raise ValueError(
-                f"fit_step is {training.fit_step}, and the training ends after {steps} steps; expected an earlier step, "
-                f"so that {training.method} takes part"
+                f"fit_step is {training.fit_step}, and the training ends after {steps} steps; expected an earlier "
+                f"step, so that {training.method} takes part"
             )
         return None
 
