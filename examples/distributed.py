@@ -1,7 +1,7 @@
 """Attention over several processes: ``torchrun --standalone --nproc-per-node 2 -m examples.distributed``.
 
 Each process has its part of a sequence. The table compares outputs and gradients of all parts with one process that has
-the whole sequence, and counts what moves between processes at two lengths.
+the whole sequence, and counts what moves between processes at several lengths.
 """
 
 from __future__ import annotations
@@ -109,10 +109,15 @@ def measure(lengths: Sequence[int] = LENGTHS) -> list[Row]:
 def main() -> None:
     """Join the group, measure, and print the table once."""
     parser = argparse.ArgumentParser(
-        prog="python -m examples.distributed", description=__doc__.partition("\n")[0]
+        prog="torchrun --standalone --nproc-per-node 2 -m examples.distributed",
+        description="Attention over several processes, compared with one process.",
     )
     parser.add_argument(
-        "--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of all processes; default 1024 16384"
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=LENGTHS,
+        help="tokens of all processes (default: %(default)s)",
     )
     arguments = parser.parse_args()
     distributed.init_process_group("gloo")

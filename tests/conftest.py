@@ -1,4 +1,4 @@
-"""Set the environment before torch and Numba are imported.
+"""Set the environment before torch and Numba are imported, and spare the garbage collector.
 
 Numba keys its cache on the text of one file alone; here the cache folder depends on the text of all loops.
 """

@@ -8,7 +8,8 @@ transducer, joiner, rnnt       the model; its joiner over the lattice; its loss
 methods, attention_map         attention methods by name, fitted to a model; a picture of their weights
 decoding, beam                 greedy decoding and error rates; beam search
 running_features, streaming    features and recognition of a recording that is still going on
-training, map_files, dropout   trainings that resume bit by bit; maps in checkpoints; dropout by random bytes
+training, dropout              trainings that resume bit by bit; dropout by random bytes
+trained_model, map_files       models and maps in checkpoints
 command                        ``hrf-speech``: train, transcribe recordings, draw attention
 """
 
@@ -17,7 +18,8 @@ from hrf_paper.speech.configs import CONFIGS, ModelConfig
 from hrf_paper.speech.decoding import error_rates, greedy, recognised
 from hrf_paper.speech.methods import METHODS, install
 from hrf_paper.speech.rnnt import rnnt_loss
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, TrainedModel, load_model
+from hrf_paper.speech.trained_model import TrainedModel, load_model
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, Utterance
 

@@ -24,7 +24,8 @@ from hrf_paper.speech.digits import digit_strings, spoken_digits
 from hrf_paper.speech.librispeech import librispeech
 from hrf_paper.speech.methods import METHODS
 from hrf_paper.speech.streaming import transcribe_stream
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
+from hrf_paper.speech.trained_model import load_model
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, Utterance
 
@@ -44,7 +45,9 @@ _CORPORA: dict[str, Callable[[int], Speech]] = {
 _DRAWN = ("FAVOR+ 256", "HRF-C (3,3)", "separable (16,16)")
 _EXAMPLES = """examples:
   hrf-speech train an4 --out an4.safetensors
-  hrf-speech train librispeech --config paper --attention "HRF-C (3,3)" --fit-step 1000 --out paper.safetensors
+  hrf-speech train digits --epochs 40 --out digits.safetensors
+  hrf-speech train librispeech --config paper --attention "HRF-C (3,3)" --fit-step 1000 --key-length 1 \\
+    --out paper.safetensors
   hrf-speech transcribe seven.wav --checkpoint digits.safetensors --beam 4
   hrf-speech attention --checkpoint an4.safetensors --out attention.png"""
 
@@ -94,12 +97,12 @@ def _parser() -> argparse.ArgumentParser:
         "--fit-step",
         type=int,
         default=0,
-        help="the step before which the method, fitted to the model, takes over from exact attention",
+        help="train with exact attention up to this step, then fit the method and use it; 0 by default",
     )
     train.add_argument(
         "--key-length",
         type=float,
-        help="length to which queries and keys are brought; as they are by default",
+        help="scale queries and keys to this length; by default they keep theirs",
     )
     train.add_argument("--epochs", type=int, default=SpeechTraining.epochs)
     train.add_argument("--seed", type=int, default=0)

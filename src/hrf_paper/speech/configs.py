@@ -54,6 +54,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel is {self.kernel}; expected an odd number")
+        if self.key_length is not None and self.key_length <= 0:
+            raise ValueError(f"key_length is {self.key_length}; expected a positive number or None")
 
 
 CONFIGS = {

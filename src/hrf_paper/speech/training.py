@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -30,10 +29,11 @@ from hrf_paper.speech.denormals import flushed_denormals
 from hrf_paper.speech.map_files import restore_maps, stored_maps
 from hrf_paper.speech.methods import install
 from hrf_paper.speech.microphones import through_microphones
+from hrf_paper.speech.trained_model import below
 from hrf_paper.speech.transducer import CTC_WEIGHT, ConformerTransducer
 from hrf_paper.speech.utterances import Speech, joined_at_random
 
-__all__ = ["SpeechTrainer", "SpeechTraining", "TrainedModel", "checkpoint_path", "load_model"]
+__all__ = ["SpeechTrainer", "SpeechTraining", "checkpoint_path"]
 
 _JUDGE_EVERY = 5  # epochs
 
@@ -82,6 +82,10 @@ class SpeechTraining:
     fit_step: int = 0
     after: SpeechTraining | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.fit_step < 0:
+            raise ValueError(f"fit_step is {self.fit_step}; expected at least 0")
 
 
 def checkpoint_path(training: SpeechTraining, speech: Speech) -> Path:
@@ -205,7 +209,10 @@ class SpeechTrainer:
             mean.use(own.method)
 
     def _common(self) -> SpeechTraining | None:
-        """Return the training that ends with the last epoch before ``fit_step``, the same for all methods."""
+        """Return the training that ends with the last epoch before ``fit_step``, if there is one.
+
+        It is the same for all methods. A ``ValueError`` says that a method would never take over.
+        """
         training, steps = self.training, 0
         if not training.fit_step:
             return None
@@ -261,10 +268,10 @@ class SpeechTrainer:
     def _load(self, path: Path) -> None:
         tensors, header = load_checkpoint(path)
         self._random = tensors["random"]
-        self.model.load_state_dict(_below(tensors, "model"))
-        self._learner.load_state_dict(_below(tensors, "learner"))
+        self.model.load_state_dict(below(tensors, "model"))
+        self._learner.load_state_dict(below(tensors, "learner"))
         moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _below(tensors, "optimizer").items():
+        for name, tensor in below(tensors, "optimizer").items():
             place, _, key = name.partition(".")
             moments.setdefault(int(place), {})[key] = tensor
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
@@ -273,30 +280,3 @@ class SpeechTrainer:
             if not restore_maps(self._learner, tensors):
                 install(self._learner, self.training.method, self._speech.train, seed=self.training.seed)
             self._share_maps()
-
-
-class TrainedModel(NamedTuple):
-    """A model from a checkpoint.
-
-    Attributes:
-        model: the model, ready to recognise, with the feature maps it was trained with, or exact attention.
-        front_end: where the features come from that it was trained with (`Speech`).
-    """
-
-    model: ConformerTransducer
-    front_end: str
-
-
-def load_model(path: Path) -> TrainedModel:
-    """Read the model of a checkpoint."""
-    tensors, header = load_checkpoint(path)
-    sizes: dict[str, Any] = header["training"]["model"]
-    model = ConformerTransducer(ModelConfig(**sizes))
-    model.load_state_dict(_below(tensors, "model"))
-    restore_maps(model, tensors)
-    return TrainedModel(model.eval(), header["front_end"])
-
-
-def _below(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a group, without it."""
-    return {name.removeprefix(f"{group}."): t for name, t in tensors.items() if name.startswith(f"{group}.")}

@@ -9,7 +9,8 @@ import torch
 
 import hrf
 from hrf_paper.speech.denormals import flushes_denormals
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, checkpoint_path, load_model
+from hrf_paper.speech.trained_model import load_model
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, checkpoint_path
 from made_up_speech import TINY, tiny_speech
 
 TRAINING = SpeechTraining(TINY, epochs=4, warmup=2, frames=200, learning_rate=5e-3)
@@ -106,6 +107,15 @@ def test_maps_are_fitted_at_their_step_and_frozen(folder):
     assert isinstance(found, hrf.DenseExponential)
     resumed = SpeechTrainer(training, tiny_speech()).model.attentions[0].method
     assert torch.equal(found.basis, resumed.basis)
+
+
+def test_a_method_takes_over_within_the_training():
+    with pytest.raises(ValueError, match="fit_step is -1; expected at least 0"):
+        replace(TRAINING, fit_step=-1)
+    with pytest.raises(ValueError, match=r"fit_step is 1000, and the training ends after \d+ steps"):
+        SpeechTrainer(replace(TRAINING, method="uniform", fit_step=1_000), tiny_speech())
+    late = replace(TRAINING, epochs=1, fit_step=1_000)  # exact attention all along
+    assert len(SpeechTrainer(late, tiny_speech()).trained().attentions) > 0
 
 
 def test_epochs_before_maps_take_over_are_trained_once(monkeypatch):

@@ -159,6 +159,8 @@ def test_sizes_of_the_paper():
     assert 100e6 < count < 140e6
 
 
-def test_a_kernel_needs_a_middle():
+def test_sizes_that_cannot_be_get_a_sentence():
     with pytest.raises(ValueError, match="kernel is 4; expected an odd number"):
         replace(TINY, kernel=4)
+    with pytest.raises(ValueError, match=r"key_length is 0.0; expected a positive number or None"):
+        replace(TINY, key_length=0.0)
