@@ -104,7 +104,7 @@ example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention rep
 example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 drawn words instead of 10,000
 	$(BIN)/python -m examples.sampled_softmax
 
-readme: $(VENV)/.installed   ## write the tables of README.md and of the docs from benchmarks/results
+readme: $(VENV)/.installed   ## write the tables of README.md and of the docs from stored results
 	$(BIN)/python -m benchmarks.tables
 
 house-map: $(VENV)/.installed   ## write the map of CONTRIBUTING.md: the files that a vector passes

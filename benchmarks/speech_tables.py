@@ -1,10 +1,29 @@
-"""Rows of the tables of speech: the loss, the encoder over its length, and an hour as a stream."""
+"""Rows of the tables of speech: loss, encoder over its length, an hour as a stream, and the paper's table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OURS", "THEIRS", "crossover", "encoder_rows", "loss_rows", "stream_rows"]
+from hrf_paper.experiments.speech import EXPERIMENT
+from hrf_paper.experiments.speech.printed import printed_text
+from hrf_paper.experiments.speech.rates import Rate, rate
+from hrf_paper.experiments.speech.settings import SINGLE, SINGLE_SET, judged, key
+from hrf_paper.experiments.verdicts import verdict_text
+from hrf_paper.restate import stored_results, stored_settings
+from hrf_paper.speech.beam import BEAM
+from hrf_paper.speech.methods import METHODS
+
+__all__ = [
+    "OURS",
+    "THEIRS",
+    "crossover",
+    "encoder_rows",
+    "loss_rows",
+    "rate_rows",
+    "stream_rows",
+    "trained_rows",
+    "verdict_rows",
+]
 
 OURS, THEIRS = "hrf", "warprnnt-numba"
 
@@ -48,4 +67,42 @@ def stream_rows(result: dict[str, Any]) -> list[list[str]]:
         begin, end = end, end + part["seconds"]
         factor, memory = f"{part['real-time factor']:.3f}", f"{part['peak megabytes']:,.0f} MB"
         lines.append([f"{begin / 60:.0f}–{end / 60:.0f}", f"{part['wer']:.1f} %", factor, memory])
+    return lines
+
+
+def trained_rows(record: dict[str, Any]) -> list[list[str]]:
+    """Return headings, and a row per training with exact attention on single utterances."""
+    lines = [["seed", f"beam of {BEAM} with CTC", "greedy", "CPU minutes"]]
+    settings, results = record["settings"], stored_results(record)
+    for run in range(settings["runs"]):
+        part = results[key(SINGLE, "exact", run)]
+        greedy = part["draws"][0][SINGLE_SET]["wer"]
+        minutes = part["timings"]["training CPU seconds"] / 60
+        seed = f"{settings['seed'] + run}"
+        lines.append([seed, f"{part['searched']:.2f} %", f"{greedy:.2f} %", f"{minutes:.1f}"])
+    return lines
+
+
+def rate_rows(record: dict[str, Any]) -> list[list[str]]:
+    """Return headings, and a row per method: word error rates at every stage, mean, interval and single runs."""
+    settings, results = stored_settings(EXPERIMENT, record), stored_results(record)
+    columns = judged(settings)
+    lines = [["attention", "paper", *(f"{stage} ({tested})" for stage, tested in columns)]]
+    for name in METHODS:
+        found = [rate(results, stage, name, tested) for stage, tested in columns]
+        lines.append([name, printed_text(name), *("not run" if r is None else _with_runs(r) for r in found)])
+    return lines
+
+
+def _with_runs(found: Rate) -> str:
+    return f"{found.text} ({', '.join(f'{value:.1f}' for value in found.values)})"
+
+
+def verdict_rows(record: dict[str, Any]) -> list[list[str]]:
+    """Return headings, and a row per claim of the paper."""
+    lines = [["claim", "paper", "here", "verdict"]]
+    for claim in record["claims"]:
+        if claim["total"] is not None:
+            verdict = verdict_text(claim["matched"], claim["total"], claim["cases"])
+            lines.append([claim["claim"], claim["paper"], claim["ours"], verdict])
     return lines

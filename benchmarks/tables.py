@@ -1,7 +1,7 @@
 """Write the tables of README.md and of the docs from measured results: ``make readme``.
 
-The results are the JSON files in ``benchmarks/results``; ``docs/speed.md`` names the commands that write them. A table
-stands on its page between two comments with its name.
+The results are the JSON files in ``benchmarks/results``, for which ``docs/speed.md`` names the commands, and the files
+that ``hrf reproduce`` writes to ``docs/results``. A table stands on its page between two comments with its name.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import Any
 
 from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
 from benchmarks.many_machines import ARITHMETIC, TIMES, arithmetic, times
-from benchmarks.speech_tables import encoder_rows, loss_rows, stream_rows
+from benchmarks.speech_tables import (
+    encoder_rows,
+    loss_rows,
+    rate_rows,
+    stream_rows,
+    trained_rows,
+    verdict_rows,
+)
 from benchmarks.summarised_tables import causal_rows, field_rows, long_rows, passage_rows, speech_rows
 
 RESULTS = Path("benchmarks/results")
+REPRODUCED = Path("docs/results")
 
 # Names in the results, and what the pages call them.
 QUALITY = {
@@ -159,42 +167,45 @@ def of(make: Callable[[dict[str, Any]], Iterable[Sequence[str]]], result: dict[s
 
 
 # Page by page: the name of a table, the file it comes from, and the function that makes it.
-PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
+PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
     Path("README.md"): {
-        "speed": ("bench.json", speed_summary),
-        "quality": ("attention_quality.json", quality_summary),
+        "speed": (RESULTS / "bench.json", speed_summary),
+        "quality": (RESULTS / "attention_quality.json", quality_summary),
     },
     Path("docs/speed.md"): {
-        "maps": ("bench.json", maps),
-        "attention": ("bench.json", attention),
-        "summarised": ("bench.json", summarised),
-        "sampling": ("bench.json", sampling),
+        "maps": (RESULTS / "bench.json", maps),
+        "attention": (RESULTS / "bench.json", attention),
+        "summarised": (RESULTS / "bench.json", summarised),
+        "sampling": (RESULTS / "bench.json", sampling),
     },
-    Path("docs/which-map.md"): {"quality": ("attention_quality.json", quality)},
+    Path("docs/which-map.md"): {"quality": (RESULTS / "attention_quality.json", quality)},
     Path("docs/many-machines.md"): {
-        "ranks": ("distributed.json", ranks),
-        "arithmetic": ("distributed.json", many_machines),
+        "ranks": (RESULTS / "distributed.json", ranks),
+        "arithmetic": (RESULTS / "distributed.json", many_machines),
     },
     Path("docs/kernel-methods.md"): {
-        "errors": ("kernel_methods.json", partial(of, error_rows)),
-        "auto": ("kernel_methods.json", partial(of, difference_rows)),
-        "times": ("kernel_methods.json", partial(of, time_rows)),
+        "errors": (RESULTS / "kernel_methods.json", partial(of, error_rows)),
+        "auto": (RESULTS / "kernel_methods.json", partial(of, difference_rows)),
+        "times": (RESULTS / "kernel_methods.json", partial(of, time_rows)),
     },
-    Path("docs/dask.md"): {"rows": ("kernel_scaling.json", partial(of, scaling_rows))},
-    Path("docs/transformers.md"): {"minilm": ("minilm.json", minilm)},
+    Path("docs/dask.md"): {"rows": (RESULTS / "kernel_scaling.json", partial(of, scaling_rows))},
+    Path("docs/transformers.md"): {"minilm": (RESULTS / "minilm.json", minilm)},
     Path("docs/speech.md"): {
-        "loss": ("speech.json", partial(of, loss_rows)),
-        "encoder": ("speech.json", partial(of, encoder_rows)),
-        "stream": ("speech_stream.json", partial(of, stream_rows)),
+        "loss": (RESULTS / "speech.json", partial(of, loss_rows)),
+        "encoder": (RESULTS / "speech.json", partial(of, encoder_rows)),
+        "stream": (RESULTS / "speech_stream.json", partial(of, stream_rows)),
+        "trained": (REPRODUCED / "speech.json", partial(of, trained_rows)),
+        "rates": (REPRODUCED / "speech.json", partial(of, rate_rows)),
+        "verdicts": (REPRODUCED / "speech.json", partial(of, verdict_rows)),
     },
     Path("docs/summarised.md"): {
-        "passages": ("minilm.json", partial(of, passage_rows)),
-        "long passages": ("minilm.json", partial(of, long_rows)),
-        "speech": ("speech_quality.json", partial(of, speech_rows)),
-        "causal": ("causal_summaries.json", partial(of, causal_rows)),
+        "passages": (RESULTS / "minilm.json", partial(of, passage_rows)),
+        "long passages": (RESULTS / "minilm.json", partial(of, long_rows)),
+        "speech": (RESULTS / "speech_quality.json", partial(of, speech_rows)),
+        "causal": (RESULTS / "causal_summaries.json", partial(of, causal_rows)),
         **{
             f"field, {length} tokens, equal {kind}": (
-                "field.json",
+                RESULTS / "field.json",
                 partial(of, partial(field_rows, length=length, kind=kind)),
             )
             for length in (512, 4096)
@@ -204,10 +215,10 @@ PAGES: dict[Path, dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
 }
 
 
-def filled(page: Path, text: str, results: Path) -> str:
-    """Return the text of a page with every table made from the results."""
+def filled(page: Path, text: str, root: Path) -> str:
+    """Return the text of a page with every table made from the results below the root of the repository."""
     for name, (file, make) in PAGES[page].items():
-        made = make(json.loads((results / file).read_text(encoding="utf-8")))
+        made = make(json.loads((root / file).read_text(encoding="utf-8")))
         begin, end = f"<!-- table: {name} -->", "<!-- end -->"
         text, n = re.subn(f"{begin}.*?{end}", lambda _: f"{begin}\n{made}\n{end}", text, flags=re.DOTALL)  # noqa: B023
         if n != 1:
@@ -247,4 +258,4 @@ def _error(number: float) -> str:
 
 if __name__ == "__main__":
     for page in PAGES:
-        page.write_text(filled(page, page.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+        page.write_text(filled(page, page.read_text(encoding="utf-8"), Path()), encoding="utf-8")

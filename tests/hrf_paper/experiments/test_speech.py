@@ -10,9 +10,9 @@ from hrf_paper.datasets import MissingData
 from hrf_paper.datasets.files import data_folder
 from hrf_paper.experiments.shared.scaled_down import scaled_down
 from hrf_paper.experiments.speech import EXPERIMENT
-from hrf_paper.experiments.speech.measure import JOINED, SIGNED, SINGLE, Settings, key, set_names
 from hrf_paper.experiments.speech.printed import GROUPS, PRINTED, printed_rate
 from hrf_paper.experiments.speech.rates import rate
+from hrf_paper.experiments.speech.settings import JOINED, SIGNED, SINGLE, Settings, key, set_names
 from hrf_paper.speech.methods import METHODS
 from hrf_paper.speech.training import SpeechTraining
 
@@ -42,6 +42,8 @@ def results(settings: Settings, rates: dict[str, float]) -> dict:
             found[key("swapped", name, run)] = part(settings, rates[name] - 0.01, rates[name] + 0.01)
         for name in settings.tuned:
             found[key("fine-tuned", name, run)] = part(settings, rates[name])
+    for name in settings.scratch:
+        found[key("from scratch", name, 0)] = part(settings, rates[name])
     return found
 
 
@@ -68,6 +70,18 @@ def test_the_papers_own_numbers_reproduce_its_order():
     assert [c.verdict for c in claims[5:]] == ["beyond"] * 3
 
 
+def test_trainings_from_scratch_are_judged_by_single_and_by_joined_utterances():
+    settings = replace(SETTINGS, scratch=("FAVOR+ 256", "Trig 256"))
+    found = results(settings, printed())
+    joined = found[key("from scratch", "FAVOR+ 256", 0)]["draws"][0]["joined, 500"]
+    joined["wer"] = 9.0  # above Trig
+    single, other = [c for c in EXPERIMENT.claims(settings, found) if "from scratch" in c.claim]
+    assert single.claim.endswith("(trained from scratch with the map; single).")
+    assert (single.matched, single.total) == (1, 1)
+    assert other.claim.endswith("; joined, 500).")
+    assert (other.matched, other.total) == (0, 1)
+
+
 def test_the_reverse_order_is_not_reproduced():
     rates = printed() | {name: 10 - printed_rate(name) for names in GROUPS.values() for name in names}
     claims = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))
@@ -84,7 +98,9 @@ def test_half_of_the_pairs_is_partly():
 def test_gaps_to_uniform_attention_are_stated():
     rates = printed() | {"exact": 10.0, "uniform": 14.0, "none": 30.0}
     claim = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))[-3]
-    assert claim.ours == "uniform +4.0 and none +20.0 points (turns, 500)"
+    assert claim.ours == "uniform +4.0 and none +20.0 points (swapped; turns, 500)"
+    assert "swapped, single: exact 10.0 %, uniform +4.0, none +20.0; " in claim.sentence
+    assert "fine-tuned" not in claim.sentence  # uniform and none were not fine-tuned
 
 
 def test_rates_are_means_over_runs_and_draws():
@@ -111,27 +127,40 @@ def test_what_was_not_run_is_said():
     assert [row[2] for row in tables[0].rows] == ["8.00", "", "9.00", "", "10.00"]  # searched
     rows = {row[0]: row for row in tables[1].rows}
     assert list(rows) == list(METHODS)
-    assert rows["HRF-C (3,3)"][1:] == ("1.72 ± 0.02", "1.7 ± 0.0", "1.7 ± 0.0", "not run")
-    assert rows["FAVOR+ 256"][3:] == ("not run", "not run")
+    assert rows["HRF-C (3,3)"][1:] == ("1.72 ± 0.02", "1.7 ± 0.0", "1.7 ± 0.0", "not run", "not run")
+    assert rows["FAVOR+ 256"][3:] == ("not run", "not run", "not run")
+    by_stage = {table.title: [row[0] for row in table.rows] for table in tables[2:-1]}
+    assert by_stage == {
+        "Word error rate in percent, swapped, on all test utterances": [*METHODS],
+        "Word error rate in percent, fine-tuned, on all test utterances": [*SETTINGS.tuned],
+    }
 
 
-def test_the_figure_has_a_panel_per_stage_that_was_run():
-    found = results(SETTINGS, printed() | {"Trig 256": 160.0})
-    assert [axes.get_title() for axes in EXPERIMENT.figure(SETTINGS, found).get_axes()] == [
+def test_the_figure_has_a_panel_per_stage_that_was_run_and_set():
+    settings = replace(SETTINGS, scratch=("FAVOR+ 256", "FAVOR+ 432"))
+    found = results(settings, printed() | {"Trig 256": 160.0})
+    for name in settings.scratch:
+        found[key("swapped", name, 0)]["flops"] = 5_000.0
+    panels = EXPERIMENT.figure(settings, found).get_axes()
+    assert [axes.get_title() for axes in panels] == [
         "swapped (turns, 500)",
         "fine-tuned (turns, 500)",
+        "from scratch (single)",
+        "from scratch (joined, 500)",
     ]
+    dots = [line.get_xdata()[0] for line in panels[2].lines if line.get_marker() == "o"]
+    assert dots[0] == 5_000 < dots[1] < 5_200  # the same FLOPs, side by side
 
 
 def test_kinds_of_the_table():
     assert [len(names) for names in GROUPS.values()] == [4, 2, 2, 2, 1]
     assert set(PRINTED) <= set(METHODS)
-    assert SIGNED == ("HRF-A (16,8)", "HRF-A (8,8)", "Trig 432", "Trig 256")
+    assert {*GROUPS["HRF-C"], *GROUPS["HRF-A"], *GROUPS["Trig"]} == set(SIGNED)
 
 
 @pytest.mark.skipif(not (data_folder() / "an4-mfcc").is_dir(), reason="needs an4-mfcc in $HRF_DATA")
 def test_methods_are_trained_from_scratch_on_equal_terms():
-    """Trainings of a run differ in the method alone; in fine-tuning, signed maps have short queries and keys."""
+    """Trainings of a run differ in the method alone; in fine-tuning, signed maps have unit length, too."""
     settings = EXPERIMENT.settings()
     parts = EXPERIMENT.parts(settings)
 
@@ -139,10 +168,10 @@ def test_methods_are_trained_from_scratch_on_equal_terms():
         return parts[key(stage, method, 0)].args[0]
 
     exact = training("from scratch", "exact")
-    assert exact.model.key_length == settings.scratch_key_length == 1
+    assert exact.model.key_length == settings.key_length == 1
     for name in METHODS:
         assert training("from scratch", name) == replace(exact, method=name)
-        length = settings.tuned_key_length if name in SIGNED else None
+        length = settings.key_length if name in SIGNED else None
         assert training("fine-tuned", name).model.key_length == length
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hrf_paper.experiments.experiment import Experiment
 from hrf_paper.experiments.speech.claims import claims
 from hrf_paper.experiments.speech.figure import figure
-from hrf_paper.experiments.speech.measure import FULL, QUICK, SCALED, parts
+from hrf_paper.experiments.speech.measure import parts
+from hrf_paper.experiments.speech.settings import FULL, QUICK, SCALED
 from hrf_paper.experiments.speech.tables import tables
 
 __all__ = ["EXPERIMENT"]

@@ -6,17 +6,19 @@ import statistics
 from itertools import product
 
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.speech.measure import (
+from hrf_paper.experiments.speech.printed import GROUPS, ORDER, printed_rate
+from hrf_paper.experiments.speech.rates import Rate, methods_run, rate
+from hrf_paper.experiments.speech.settings import (
+    LEVELS,
     SINGLE,
     SINGLE_SET,
     STAGES,
     Settings,
-    judged_set,
+    judged,
     key,
     set_names,
+    turns_set,
 )
-from hrf_paper.experiments.speech.printed import GROUPS, ORDER, printed_rate
-from hrf_paper.experiments.speech.rates import Rate, judged_methods, rate
 from hrf_paper.experiments.verdicts import Claim
 from hrf_paper.speech.beam import BEAM
 from hrf_paper.speech.methods import METHODS
@@ -33,14 +35,10 @@ _ABOUT = {
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Judge the order of the table's four kinds of maps, and say what the task tells apart."""
     found = []
-    for stage, (better, worse) in product(STAGES, ORDER):
-        pairs = list(
-            product(
-                judged_methods(results, stage, GROUPS[better]), judged_methods(results, stage, GROUPS[worse])
-            )
-        )
+    for (stage, tested), kinds in product(judged(settings), ORDER):
+        pairs = list(product(*(methods_run(results, stage, GROUPS[kind]) for kind in kinds)))
         if pairs:
-            found.append(_order(settings, results, stage, (better, worse), pairs))
+            found.append(_order(results, stage, tested, kinds, pairs))
     return [
         *found,
         _needs_attention(settings, results),
@@ -50,10 +48,9 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def _order(
-    settings: Settings, results: Results, stage: str, kinds: tuple[str, str], pairs: list[tuple[str, str]]
+    results: Results, stage: str, tested: str, kinds: tuple[str, str], pairs: list[tuple[str, ...]]
 ) -> Claim:
     """Judge whether one kind of map has lower error rates than another."""
-    tested = judged_set(settings, stage)
     better, worse = kinds
     rates = {name: _rate(results, stage, name, tested) for pair in pairs for name in pair}
     won = [(a, b) for a, b in pairs if rates[a].mean < rates[b].mean]
@@ -67,7 +64,7 @@ def _order(
     listed = "; ".join(f"{name} {r.text} %" for name, r in rates.items())
     printed = [_interval([f"{printed_rate(name)}" for name in GROUPS[kind]]) for kind in kinds]
     return Claim(
-        claim=f"{better} has lower word error rates than {worse} ({_ABOUT[stage]}).",
+        claim=f"{better} has lower word error rates than {worse} ({_ABOUT[stage]}; {tested}).",
         paper=f"{printed[0]} % against {printed[1]} %",
         ours=f"{_range(rates, better)} % against {_range(rates, worse)} %",
         matched=len(won),
@@ -96,27 +93,30 @@ def _recognises(settings: Settings, results: Results) -> Claim:
 
 def _needs_attention(settings: Settings, results: Results) -> Claim:
     """Say how much worse uniform and no attention are than exact attention."""
-    gaps = []
-    for tested in set_names(settings):
-        exact = _rate(results, "swapped", "exact", tested).mean
-        others = [_rate(results, "swapped", name, tested).mean - exact for name in ("uniform", "none")]
-        gaps.append((tested, exact, *others))
-    text = "; ".join(f"{name}: exact {e:.1f} %, uniform {u:+.1f}, none {n:+.1f}" for name, e, u, n in gaps)
+    gaps = {}
+    for stage, tested in product(STAGES, set_names(settings)):
+        if methods_run(results, stage, LEVELS) == [*LEVELS]:
+            exact, *others = (_rate(results, stage, name, tested).mean for name in LEVELS)
+            gaps[stage, tested] = (exact, *(other - exact for other in others))
+    text = "; ".join(
+        f"{stage}, {tested}: exact {exact:.1f} %, uniform {uniform:+.1f}, none {none:+.1f}"
+        for (stage, tested), (exact, uniform, none) in gaps.items()
+    )
+    turns = turns_set(settings)
+    _, uniform, none = gaps["swapped", turns]
     return Claim(
         claim="Does the task need attention: how much do uniform weights and none at all lose?",
         paper="not asked",
-        ours=f"uniform {gaps[-1][2]:+.1f} and none {gaps[-1][3]:+.1f} points ({gaps[-1][0]})",
-        sentence=f"Word error rates after a swap without training, and points above them: {text}.",
+        ours=f"uniform {uniform:+.1f} and none {none:+.1f} points (swapped; {turns})",
+        sentence=f"Word error rates of exact attention, and points by which uniform and none are worse: {text}.",
     )
 
 
 def _best(settings: Settings, results: Results) -> Claim:
     """Name the maps that lose least to exact attention."""
-    tested = judged_set(settings, "swapped")
+    tested = turns_set(settings)
     rates = {name: _rate(results, "swapped", name, tested).mean for name in METHODS}
-    maps = sorted(
-        (name for name in METHODS if name not in ("exact", "uniform", "none")), key=rates.__getitem__
-    )
+    maps = sorted((name for name in METHODS if name not in LEVELS), key=rates.__getitem__)
     listed = ", ".join(f"{name} {rates[name]:.1f} %" for name in maps)
     return Claim(
         claim="Which attention can take the place of exact attention without any training?",

@@ -8,7 +8,7 @@ Trainings from scratch with a map are on single utterances.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import Generator
 import hrf
 from hrf.advice.summaries import map_flops, summary_flops
 from hrf_paper.experiments.experiment import Part
+from hrf_paper.experiments.speech.settings import JOINED, LEVELS, SIGNED, SINGLE, Settings, key, set_names
 from hrf_paper.speech.an4 import an4
 from hrf_paper.speech.attention import Method
 from hrf_paper.speech.beam import searched
-from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
 from hrf_paper.speech.methods import METHODS, install
 from hrf_paper.speech.microphones import through_microphones
@@ -28,107 +28,10 @@ from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, Utterance, joined, taking_turns
 
-__all__ = [
-    "FULL",
-    "JOINED",
-    "QUICK",
-    "SCALED",
-    "SIGNED",
-    "SINGLE",
-    "SINGLE_SET",
-    "STAGES",
-    "Settings",
-    "judged_set",
-    "key",
-    "parts",
-    "set_names",
-]
+__all__ = ["parts"]
 
-SINGLE, JOINED = "trained on single utterances", "trained on turns"
-STAGES = ("swapped", "fine-tuned", "from scratch")
-SINGLE_SET = "single"  # test utterances that are not joined
-# Their estimates have both signs: queries and keys are brought to `Settings.tuned_key_length` in fine-tuning. Those of
-# HRF-C with complex matrices have both signs, too, and were fine-tuned as they are.
-SIGNED = tuple(name for name in METHODS if name.startswith(("HRF-A", "Trig")))
 _SUBSAMPLING = 4
-_FIXED = ("exact", "uniform", "none", "summarised")  # have nothing to draw
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Trainings, and what is measured after each.
-
-    Attributes:
-        training: of the model with exact attention on single utterances.
-        joined_epochs: epochs on turns after ``training``.
-        joined_learning_rate: their largest learning rate.
-        joined_batch: their frames per batch.
-        microphones: deviation of the response of microphones in turns.
-        lengths: frames after subsampling to which test utterances are joined; the first is that of turns, too.
-        runs: models with exact attention, each with its own seed.
-        swapped_runs: the number of runs whose models are trained on turns, and into which all methods are swapped.
-        draws: draws of every random map that is swapped in.
-        tuned: methods with which the model of each run is fine-tuned on turns after the swap; ``None`` is all.
-        tuned_runs: the number of runs in which it is.
-        tuned_epochs: epochs of fine-tuning.
-        tuned_learning_rate: their largest learning rate.
-        tuned_key_length: length of queries and keys in fine-tuning with `SIGNED` methods.
-        scratch: methods with which a model is trained from scratch; ``None`` is all.
-        scratch_runs: the number of runs in which it is.
-        scratch_epochs: the epoch after which such a training stops; ``None`` is the last.
-        fit_step: the step of such a training before which maps are fitted and take over.
-        scratch_key_length: length of queries and keys in such a training, the same for all methods. One is the paper's
-            in its experiments with robots.
-        train_utterances: number of training utterances; ``None`` is all.
-        test_utterances: number of test utterances; ``None`` is all.
-        seed: of the first run; the other runs follow.
-    """
-
-    training: SpeechTraining
-    joined_epochs: int = 6
-    joined_learning_rate: float = 1e-3
-    joined_batch: int = 5_000
-    microphones: float = 0.7
-    lengths: tuple[int, ...] = (500, 2_000)
-    runs: int = 3
-    swapped_runs: int = 3
-    draws: int = 3
-    tuned: tuple[str, ...] | None = None
-    tuned_runs: int = 3
-    tuned_epochs: int = 2
-    tuned_learning_rate: float = 3e-4
-    tuned_key_length: float = 1.5
-    scratch: tuple[str, ...] | None = None
-    scratch_runs: int = 3
-    scratch_epochs: int | None = None
-    fit_step: int = 1_000
-    scratch_key_length: float = 1.0
-    train_utterances: int | None = None
-    test_utterances: int | None = None
-    seed: int = 0
-
-
-def set_names(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the sets of test utterances: single ones, joined ones of a speaker, and turns."""
-    return (SINGLE_SET, *map(_joined_set, settings.lengths), _turns_set(settings))
-
-
-def judged_set(settings: Settings, stage: str) -> str:
-    """Return the set by which claims are judged: turns, or single utterances for models that know no others."""
-    return SINGLE_SET if stage == "from scratch" else _turns_set(settings)
-
-
-def _joined_set(length: int) -> str:
-    return f"joined, {length:,}"
-
-
-def _turns_set(settings: Settings) -> str:
-    return f"turns, {settings.lengths[0]:,}"
-
-
-def key(stage: str, method: str, run: int) -> str:
-    """Return the name of a part."""
-    return f"{stage}, {method}, run {run}"
+_FIXED = (*LEVELS, "summarised")  # have nothing to draw
 
 
 def parts(settings: Settings) -> dict[str, Part]:
@@ -186,13 +89,13 @@ class _Runs:
         training = replace(
             self._after(self.joined(run), s.tuned_epochs, s.tuned_learning_rate), method=method
         )
-        return _with_length(training, s.tuned_key_length) if method in SIGNED else training
+        return _with_length(training, s.key_length) if method in SIGNED else training
 
     def scratch(self, method: str, run: int) -> SpeechTraining:
         """Return a training from scratch, with the method from ``fit_step`` on."""
         s = self.settings
         training = replace(self.single(run), method=method, fit_step=s.fit_step, last_epoch=s.scratch_epochs)
-        return _with_length(training, s.scratch_key_length)
+        return _with_length(training, s.key_length)
 
     def _after(self, before: SpeechTraining, epochs: int, learning_rate: float) -> SpeechTraining:
         return replace(
@@ -273,26 +176,3 @@ def _flops(method: Method, model: ConformerTransducer, length: int) -> float:
         float(call.exact_share.mean()) for call in method.report.calls if bool((call.n_groups > 0).all())
     ]
     return summary_flops(length, dim, dim, statistics.fmean(shares))
-
-
-# All stages for all methods. The model has the size for a CPU: AN4 is too small for the paper's.
-FULL = Settings(SpeechTraining(), tuned_epochs=5)
-# All stages for all methods, too: one draw per model, an epoch of fine-tuning, and 12 of 44 epochs from scratch, twice.
-SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch_runs=2, scratch_epochs=12)
-_TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
-QUICK = Settings(
-    SpeechTraining(_TINY, epochs=1, warmup=5),
-    joined_epochs=1,
-    lengths=(100, 300),
-    runs=1,
-    swapped_runs=1,
-    draws=2,
-    tuned=("exact", "HRF-A (8,8)", "FAVOR+ 256", "Trig 256"),
-    tuned_runs=1,
-    tuned_epochs=1,
-    scratch=("FAVOR+ 256",),
-    scratch_runs=1,
-    fit_step=1,
-    train_utterances=40,
-    test_utterances=8,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GROUPS", "ORDER", "PRINTED", "printed_rate"]
+__all__ = ["GROUPS", "ORDER", "PRINTED", "printed_rate", "printed_text"]
 
 # In the order of the paper, best first.
 PRINTED = {
@@ -35,3 +35,8 @@ ORDER = (("HRF-C", "HRF-A"), ("HRF-C real", "HRF-A"), ("HRF-A", "FAVOR+"), ("FAV
 def printed_rate(method: str) -> float:
     """Return the paper's word error rate of a method, in percent."""
     return PRINTED[_REAL.get(method, method)][0]
+
+
+def printed_text(method: str) -> str:
+    """Return the entry of a method in the paper's table; no text if it has none."""
+    return "{} ± {}".format(*PRINTED[method]) if method in PRINTED else ""

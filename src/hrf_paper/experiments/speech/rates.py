@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from scipy import stats
 
 from hrf_paper.experiments.experiment import Results
-from hrf_paper.experiments.speech.measure import STAGES, key
+from hrf_paper.experiments.speech.settings import STAGES, key
 
-__all__ = ["Rate", "judged_methods", "rate"]
+__all__ = ["Rate", "methods_run", "rate"]
 
 
 class Rate(NamedTuple):
@@ -49,7 +50,7 @@ def rate(results: Results, stage: str, method: str, tested: str) -> Rate | None:
     return Rate(statistics.fmean(values), half, values)
 
 
-def judged_methods(results: Results, stage: str, methods: tuple[str, ...]) -> list[str]:
+def methods_run(results: Results, stage: str, methods: Iterable[str]) -> list[str]:
     """Return the methods that were run at a stage."""
     assert stage in STAGES
     return [name for name in methods if key(stage, name, 0) in results]

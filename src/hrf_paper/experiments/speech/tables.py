@@ -5,19 +5,19 @@ from __future__ import annotations
 from hrf.report import number
 from hrf_paper.experiments.experiment import Results, Table
 from hrf_paper.experiments.shared.scaled_down import scaled_down
-from hrf_paper.experiments.speech.measure import (
+from hrf_paper.experiments.speech.printed import printed_text
+from hrf_paper.experiments.speech.rates import methods_run, rate
+from hrf_paper.experiments.speech.settings import (
     FULL,
     JOINED,
     SINGLE,
     SINGLE_SET,
     STAGES,
     Settings,
-    judged_set,
+    judged,
     key,
     set_names,
 )
-from hrf_paper.experiments.speech.printed import PRINTED
-from hrf_paper.experiments.speech.rates import rate
 from hrf_paper.speech.beam import BEAM
 from hrf_paper.speech.methods import METHODS
 
@@ -27,11 +27,11 @@ _NOT_RUN = "not run"
 
 
 def tables(settings: Settings, results: Results) -> list[Table]:
-    """Show the models with exact attention, all methods at the paper's length, and swaps at all lengths."""
+    """Show the models with exact attention, all methods at all stages, and each stage on all test utterances."""
     return [
         _trained(settings, results),
         _stages(settings, results),
-        _swaps(settings, results),
+        *(_sets(settings, results, stage) for stage in STAGES if methods_run(results, stage, METHODS)),
         *scaled_down(settings, FULL),
     ]
 
@@ -54,33 +54,35 @@ def _trained(settings: Settings, results: Results) -> Table:
 
 
 def _stages(settings: Settings, results: Results) -> Table:
-    rows = []
-    for name in METHODS:
-        printed = "{} ± {}".format(*PRINTED[name]) if name in PRINTED else ""
-        found = [rate(results, stage, name, judged_set(settings, stage)) for stage in STAGES]
-        rows.append((name, printed, *(_NOT_RUN if r is None else r.text for r in found)))
+    columns = judged(settings)
+    rows = [
+        (name, printed_text(name), *(_cell(results, stage, name, tested) for stage, tested in columns))
+        for name in METHODS
+    ]
     return Table(
         "Word error rate in percent",
-        ("attention", "paper", *STAGES),
+        ("attention", "paper", *(f"{stage} ({tested})" for stage, tested in columns)),
         rows,
-        caption="Test utterances: "
-        + "; ".join(f"{stage}, {judged_set(settings, stage)}" for stage in STAGES)
-        + ". ± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
+        caption="± is the 95 % interval of the mean over runs and draws, if there are several; the paper's is one "
         "deviation over 10 runs on LibriSpeech, trained from scratch. Queries and keys have the length "
-        f"{settings.scratch_key_length:g} in all trainings from scratch, {settings.tuned_key_length:g} in fine-tuning "
-        "with HRF-A and Trig, and keep theirs elsewhere",
+        f"{settings.key_length:g} in all trainings from scratch and in fine-tuning with complex HRF-C, HRF-A and Trig, "
+        "and keep theirs elsewhere",
     )
 
 
-def _swaps(settings: Settings, results: Results) -> Table:
+def _sets(settings: Settings, results: Results, stage: str) -> Table:
     rows = []
-    for name in METHODS:
-        found = [rate(results, "swapped", name, tested) for tested in set_names(settings)]
-        flops = results[key("swapped", name, 0)]["flops"]
-        rows.append((name, number(flops, grouped=True), *("" if r is None else r.text for r in found)))
+    for name in methods_run(results, stage, METHODS):
+        flops = number(results[key("swapped", name, 0)]["flops"], grouped=True)
+        rows.append((name, flops, *(_cell(results, stage, name, tested) for tested in set_names(settings))))
     return Table(
-        "Swapped into the trained model, without training: word error rate in percent",
+        f"Word error rate in percent, {stage}, on all test utterances",
         ("attention", "FLOPs", *set_names(settings)),
         rows,
         caption=f"FLOPs of attention per frame and head at {settings.lengths[0]} frames",
     )
+
+
+def _cell(results: Results, stage: str, method: str, tested: str) -> str:
+    found = rate(results, stage, method, tested)
+    return _NOT_RUN if found is None else found.text
