@@ -123,7 +123,7 @@ FULL = Settings(SpeechTraining(), tuned_epochs=5)
 SCALED = replace(FULL, lengths=(500,), draws=1, tuned_epochs=1, scratch_epochs=12)
 _TINY = ModelConfig(width=32, layers=1, heads=2, expansion=2, kernel=7, predictor_width=16, joint_width=32)
 QUICK = Settings(
-    SpeechTraining(_TINY, epochs=1, warmup=5),
+    SpeechTraining(_TINY, epochs=1, warmup=5, frames=1_000),
     joined_epochs=1,
     lengths=(100, 300),
     runs=1,
