@@ -102,7 +102,9 @@ def _direction(
 def _find_bins(u: Array, direction: Array, base: float, factor: float, bins: NDArray[np.int32]) -> None:
     for j in range(len(u)):
         place = (dot(u[j], direction) - base) * factor + np.float32(_BINS // 2)
-        bins[j] = np.int32(min(max(place, np.float32(0)), np.float32(_BINS - 1)))
+        # In this order, so that NaN is bin 0: no vector may have a bin that does not exist.
+        inside = place if place > 0 else np.float32(0)
+        bins[j] = np.int32(inside if inside < _BINS - 1 else np.float32(_BINS - 1))
 
 
 @jit

@@ -15,12 +15,18 @@ from hrf._attention.summarised.compiled import Compiled, serves
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.summarised.opening import make_plan
-from hrf._attention.summarised.plan import Plan, make_trees
-from hrf._attention.summarised.prediction import predicted_error, tolerance_for
+from hrf._attention.summarised.plan import Plan
+from hrf._attention.summarised.prediction import predicted_error
 from hrf._attention.summarised.read import read
 from hrf._attention.summarised.report import SummaryCall
+from hrf.numerics import check_finite
 
 __all__ = ["summarised_attention"]
+
+ROUNDS = 6  # of the search for a tolerance with a target error
+LARGEST = (
+    1e12  # of the norms of a head and of their product: squares of sums of products of these fit float32
+)
 
 
 class _Account(NamedTuple):
@@ -45,7 +51,7 @@ def summarised_attention(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     for sizes, own in items.items():
         part = [u if len(own) == batch else u[own] for u in (inputs.query, key, value, queries, keys)]
         heads = _heads(inputs.dtype, *part)
-        if sizes == (0, 0):
+        if sizes == (0, 0) or _is_huge(heads, inputs.root):
             output, account = _exact(heads.scaled(inputs.root))
         else:
             output, account = _summarised(heads, inputs.root, *sizes, method)
@@ -81,6 +87,17 @@ def _without_padding(u: Tensor, real: Tensor) -> Tensor:
     return u if real.all() else u.masked_fill(~real[:, None, :, None], 0)
 
 
+def _is_huge(heads: Heads, root: float) -> bool:
+    """Whether statistics of the queries and keys of some head would overflow; refuse values that are not finite."""
+    norms = []
+    for name, u in (("query", heads.x), ("key", heads.y)):
+        norms.append(torch.linalg.vector_norm(u.detach(), dim=(1, 2)) * root)
+        check_finite(norms[-1], u, name)
+    product = norms[0] * norms[1]
+    check_finite(product, product, "the product of the norms of query and key")
+    return bool((torch.stack([*norms, product]) > LARGEST).any())
+
+
 def _exact(heads: Heads) -> tuple[Tensor, _Account]:
     """Attend exactly: the items are too short for summaries."""
     seen = heads.keys[:, None].expand(-1, heads.x.shape[1], -1)
@@ -98,31 +115,58 @@ def _summarised(
     heads: Heads, root: float, n_groups: int, n_clusters: int, method: SummarisedAttention
 ) -> tuple[Tensor, _Account]:
     traced = torch.is_grad_enabled() and any(t.requires_grad for t in heads[:3])
-    reported, compiled = method.report is not None, serves(heads)
-    planned = traced or reported or not compiled
-    # Scaling makes copies, which compiled loops do not need.
-    scaled = heads.scaled(root) if planned or method.target_error is not None else heads
-    tolerance = _tolerance(scaled, n_groups, n_clusters, method)
-    if compiled:
-        found = Compiled(heads, root, n_groups, n_clusters, tolerance, keep=planned)
-        plan = found.plan() if planned else None
-        output, share = found.out, found.share
-        if traced and plan is not None:
-            output = _with_gradients(scaled, plan, output)
+    planned = traced or method.report is not None or not serves(heads)
+    if method.target_error is None:
+        tolerance = heads.x.new_full((len(heads.x),), float(method.tolerance))
     else:
-        plan = make_plan(scaled, n_groups, n_clusters, tolerance)
-        output, share = read(scaled, plan), _share(plan)
-    error = tolerance if plan is None or not reported else predicted_error(scaled, plan, output.detach())
+        tolerance = _tolerance(heads, root, n_groups, n_clusters, method.target_error)
+    # Scaling makes copies, which compiled loops do not need.
+    scaled = heads.scaled(root) if planned else heads
+    output, share, plan = _attend(heads, scaled, root, n_groups, n_clusters, tolerance, planned)
+    error = tolerance
+    if plan is not None:
+        if traced:
+            output = _with_gradients(scaled, plan, output)
+        if method.report is not None:
+            error = predicted_error(scaled, plan, output.detach())
     return output, _Account(tolerance, share, error)
 
 
+def _attend(
+    heads: Heads,
+    scaled: Heads,
+    root: float,
+    n_groups: int,
+    n_clusters: int,
+    tolerance: Tensor,
+    planned: bool = True,
+) -> tuple[Tensor, Tensor, Plan | None]:
+    """Return outputs, shares of exact pairs and, where ``planned``, the plan; nothing of it has gradients."""
+    if serves(heads):
+        found = Compiled(heads, root, n_groups, n_clusters, tolerance, keep=planned)
+        return found.out, found.share, found.plan() if planned else None
+    with torch.no_grad():
+        plan = make_plan(scaled, n_groups, n_clusters, tolerance)
+        return read(scaled, plan), _share(plan), plan
+
+
 @torch.no_grad()
-def _tolerance(heads: Heads, n_groups: int, n_clusters: int, method: SummarisedAttention) -> Tensor:
-    """Return τ of each head, ``(N,)``."""
-    if method.target_error is None:
-        return heads.x.new_full((len(heads.x),), float(method.tolerance))
-    of_queries, of_keys, groups, clusters = make_trees(heads, n_groups, n_clusters)
-    return tolerance_for(heads, (of_queries, of_keys), groups, clusters, method.target_error)
+def _tolerance(heads: Heads, root: float, n_groups: int, n_clusters: int, target: float) -> Tensor:
+    """Search the largest τ of each head whose predicted error is at most a target, ``(N,)``; 0 is exact attention."""
+    scaled = heads.scaled(root)
+    tolerance = scaled.x.new_ones(len(scaled.x))
+    good, bad = torch.zeros_like(tolerance), torch.full_like(tolerance, torch.inf)  # best and worst so far
+    for _ in range(ROUNDS):
+        output, _, plan = _attend(heads, scaled, root, n_groups, n_clusters, tolerance)
+        assert plan is not None
+        error = predicted_error(scaled, plan, output)
+        fits = error <= target
+        good, bad = tolerance.where(fits, good), bad.where(fits, tolerance)
+        # Errors grow more slowly than the tolerance.
+        step = (target / error.clamp(min=target / 64)).clamp(1 / 16, 16)
+        outside = tolerance * step.where(fits, step / 2)
+        tolerance = (good * bad).sqrt().where((good > 0) & (bad < torch.inf), outside)
+    return good
 
 
 def _with_gradients(heads: Heads, plan: Plan, output: Tensor) -> Tensor:

@@ -35,8 +35,9 @@ class SummarisedAttention:
         n_clusters: clusters of keys per head, by the same rule from the number of keys.
         tolerance: τ. 0 is exact attention, ``math.inf`` has no exact pair; ``"auto"`` picks τ per head, for
             ``target_error``.
-        target_error: relative error of each head's output to aim at, with ``tolerance="auto"``, by a log-normal model
-            of what summaries get wrong.
+        target_error: relative error of each head's output to stay below, with ``tolerance="auto"``. The largest τ
+            is searched whose error, estimated as in a `hrf.SummaryReport`, is low enough; this computes attention
+            seven times.
         report: where to add an account of each call, which costs some time.
 
     >>> import torch, hrf

@@ -1,4 +1,4 @@
-"""Error of summarised attention: by a log-normal model, and from a few queries that are computed exactly.
+"""Error of summarised attention, measured on a few queries that are computed exactly.
 
 For a query x = rᵢ + δ the weight of a summarised key j is wrong by the factor exp(δᵀ(yⱼ − ȳ)). Over a group with normal
 δ it is log-normal with the variance γᵢd²ⱼ of its logarithm, so a share is wrong by 1 − exp(−γᵢd²ⱼ) of its second
@@ -9,9 +9,12 @@ moment, and the output o moves by (vⱼ − o) times that. With errors of differ
 Shares p(x) = pᵢⱼ · ρ_c(x) follow from those of the mean query and, per cluster c, from the mean key μ:
 ρ_c(x) = exp(δᵀμ) / Σ_c pᵢ_c exp(δᵀμ).
 
-Keys and values of a cluster go together, and sharp heads are not log-normal, so the model alone misses by more than a
-factor of two in one head of ten. `predicted_error` uses it only to pick queries: `SAMPLES` of them, at equal steps of
-Σ e(x), are computed exactly, and Σ e(x) times the mean of ‖error‖² / e(x) over them estimates Σ‖error‖².
+The model does not see a key that has no weight for the mean query and much for x. So each query also meets the keys of
+the few clusters that may have its largest logits: with õ(x) the output over these keys alone, and m(x) their share of
+the mass, m² ‖o − õ‖² is what the output would be wrong by if the summaries had missed them.
+
+`predicted_error` uses both, and a uniform sample, to pick queries: it computes `SAMPLES` at equal steps of the sum of
+these errors and `SAMPLES` spread evenly over the sequence exactly, and weighs each by how likely it was to be picked.
 """
 
 from __future__ import annotations
@@ -21,16 +24,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hrf import tuning
 from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.plan import Plan, blocks_of_groups, log_errors, log_limits, log_weights
+from hrf._attention.summarised.plan import Plan, blocks_of_groups, log_weights
 from hrf._attention.summarised.statistics import KeyClusters, QueryGroups, clusters_of, groups_of
 from hrf._attention.summarised.tree import Parts
 
-__all__ = ["predicted_error", "tolerance_for"]
+__all__ = ["predicted_error"]
 
-# τ that "auto" chooses from: 2⁻¹⁰, 2⁻⁹·⁵, …, 2¹⁰; exact attention and no exact pairs lie beyond.
-LOG2_TOLERANCES = torch.arange(-10, 10.5, 0.5)
-SAMPLES = 64  # queries per head that are computed exactly
+SAMPLES = 64  # queries per head of each kind that are computed exactly
+NEAR = 4  # clusters per query whose keys are computed one by one
+OUTERMOST = 8  # keys per cluster that say which clusters these are
+GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
 LARGEST_GROWTH = 40.0  # of log ρ: its square fits float32, and such a cluster has no share to speak of
 
 
@@ -38,16 +43,14 @@ class _Errors(NamedTuple):
     """Errors of some groups by the model.
 
     Attributes:
-        log: logarithms that `Plan` compares, ``(N, g, C, width)``.
-        square: of each key for the mean query, likewise.
+        square: of each key for the mean query, ``(N, g, C, width)``.
         growth: ρ_c(x)² of each query and cluster, ``(N, g, queries, C)``; 0 at places without query.
-        output: Σ ‖o(x)‖², ``(N,)``.
+        log_mass: log Σ exp(xᵀy) of each query by the same shares, ``(N, g, queries, 1)``.
     """
 
-    log: Tensor
     square: Tensor
     growth: Tensor
-    output: Tensor
+    log_mass: Tensor
 
 
 def _errors(groups: QueryGroups, clusters: KeyClusters, trees: tuple[Parts, Parts], block: slice) -> _Errors:
@@ -60,76 +63,104 @@ def _errors(groups: QueryGroups, clusters: KeyClusters, trees: tuple[Parts, Part
     moved = values.square().sum(-1)[:, None] + mean.square().sum(-1)[..., None] - 2 * mean @ values.mT
     wrong = -torch.expm1(-width[..., None, None] * clusters.spread[:, None])
     square = shares.square() * wrong * moved.clamp(min=0).unflatten(-1, weights.shape[2:])
-    growth, output = _growth(groups, clusters, shares, of_queries.filled, block)
-    return _Errors(log_errors(weights, width, clusters), square, growth, output)
+    growth, total = _growth(groups, clusters, shares, of_queries.filled, block)
+    return _Errors(square, growth, weights.flatten(2).logsumexp(-1)[..., None, None] + total)
 
 
 def _growth(
     groups: QueryGroups, clusters: KeyClusters, shares: Tensor, filled: Tensor, block: slice
 ) -> tuple[Tensor, Tensor]:
-    """Return ρ_c(x)² of each query and cluster, and Σ_x ‖o(x)‖² over groups, ``(N,)``."""
+    """Return ρ_c(x)² of each query and cluster, and log Σ_c pᵢ_c exp(δᵀμ)."""
     mass = shares.sum(-1)  # (N, g, C)
     some = mass.clamp(min=torch.finfo(mass.dtype).tiny)
-    by_cluster = shares.transpose(1, 2)  # (N, C, g, width)
-    mu, value = ((by_cluster @ u).transpose(1, 2) / some[..., None] for u in clusters[:2])  # (N, g, C, ·)
-    present = filled[:, block][..., None]
+    mu = (shares.transpose(1, 2) @ clusters.keys).transpose(1, 2) / some[..., None]  # (N, g, C, d)
     logits = groups.residual[:, block] @ mu.mT  # (N, g, queries, C)
     total = (logits + some.log()[:, :, None]).logsumexp(-1, keepdim=True)
-    growth = (2 * (logits - total).clamp(max=LARGEST_GROWTH)).exp() * present
-    output = (((logits - total).exp() * mass[:, :, None]) @ value) * present
-    return growth, output.square().sum((1, 2, 3))
+    growth = (2 * (logits - total).clamp(max=LARGEST_GROWTH)).exp()
+    return growth * filled[:, block][..., None], total
 
 
 @torch.no_grad()
 def predicted_error(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
-    """Predict ‖output − exact‖ / ‖exact‖ of each head, ``(N,)``, for the output ``(N, L, d_v)`` of a plan."""
-    model = _by_query(heads, plan)
-    total = model.sum(-1, keepdim=True)
-    steps = (torch.arange(SAMPLES, dtype=model.dtype, device=model.device) + 0.5) / SAMPLES
-    picks = torch.searchsorted(model.cumsum(-1), total * steps).clamp(max=model.shape[1] - 1)  # (N, SAMPLES)
+    """Estimate ‖output − exact‖ / ‖exact‖ of each head, ``(N,)``, for the output ``(N, L, d_v)`` of a plan."""
+    tiny = torch.finfo(output.dtype).tiny
+    # Squares of values must neither overflow nor vanish.
+    size = heads.v.abs().amax((1, 2), keepdim=True).clamp(min=tiny)
+    heads, output = heads._replace(v=heads.v / size), output / size
+    picked, chances = _picks(_suspected(heads, plan, output), heads.queries)
 
     def taken(u: Tensor) -> Tensor:
-        return u.gather(1, picks[..., None].expand(-1, -1, u.shape[-1]))
+        return u.gather(1, picked[..., None].expand(-1, -1, u.shape[-1]))
 
     logits = (taken(heads.x) @ heads.y.mT).masked_fill(~heads.keys[:, None], -torch.inf)
-    found = (taken(output) - logits.softmax(-1) @ heads.v).square().sum(-1)
-    tiny = torch.finfo(model.dtype).tiny
-    error = total[:, 0] * (found / model.gather(1, picks).clamp(min=tiny)).mean(-1)
-    # Without a summary that could err, there is nothing to pick.
-    error = error.where(total[:, 0] > tiny, 0)
-    return (error / output.square().sum((1, 2)).clamp(min=tiny)).sqrt()
+    exact = logits.softmax(-1) @ heads.v
+    squares = torch.stack([(taken(output) - exact).square().sum(-1), exact.square().sum(-1)])
+    error, size = (squares / chances.clamp(min=tiny)).sum(-1)
+    # The size by the sample is noisy; that of the output is too small if much is missing from it.
+    return (error / torch.maximum(size, output.square().sum((1, 2))).clamp(min=tiny)).sqrt()
 
 
-def _by_query(heads: Heads, plan: Plan) -> Tensor:
-    """Return e(x) of every query, ``(N, L)``."""
+def _picks(suspected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Pick queries, ``(N, 2·SAMPLES)``; also return how often each of them is expected among the picks.
+
+    The first half goes at equal steps of the sum of suspected errors ``(N, L)``, the second over all real queries.
+    """
+    tiny = torch.finfo(suspected.dtype).tiny
+    steps = (torch.arange(SAMPLES, dtype=suspected.dtype, device=suspected.device) + 0.5) / SAMPLES
+    evenly = (steps[0] + GOLDEN * torch.arange(SAMPLES, device=steps.device)) % 1
+    chances, picks = torch.zeros_like(suspected), []
+    for weight, places in ((suspected, steps), (real.to(suspected.dtype), evenly)):
+        sums = weight.cumsum(-1)
+        total = sums[:, -1:]
+        picks.append(torch.searchsorted(sums, total * places).clamp(max=real.shape[1] - 1))
+        chances += SAMPLES * weight / total.clamp(min=tiny)
+    picked = torch.cat(picks, -1)
+    return picked, chances.gather(1, picked)
+
+
+def _suspected(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
+    """Return the squared error that the model and the nearest clusters suggest for every query, ``(N, L)``."""
     groups = groups_of(heads, plan.groups)
     clusters = clusters_of(heads, plan.clusters, groups.metric)
-    found = []
+    found, masses = [], []
     for block in blocks_of_groups(groups.mean.shape[1], plan.clusters.tokens.numel()):
         errors = _errors(groups, clusters, (plan.groups, plan.clusters), block)
         summarised = errors.square.masked_fill(plan.is_exact(block), 0).sum(-1)  # (N, g, C)
         growth = errors.growth.masked_fill(plan.is_opened(block), 0)
         found.append(growth @ summarised[..., None])
-    return plan.groups.put(torch.cat(found, 1), heads.x.shape[1])[..., 0]
+        masses.append(errors.log_mass)
+    by_model, log_mass = (plan.groups.put(torch.cat(u, 1), heads.x.shape[1]) for u in (found, masses))
+    return by_model[..., 0] + _missed(heads, plan.clusters.filled, clusters, output, log_mass)
 
 
-@torch.no_grad()
-def tolerance_for(
-    heads: Heads, trees: tuple[Parts, Parts], groups: QueryGroups, clusters: KeyClusters, target: float
-) -> Tensor:
-    """Return the largest tolerance per head whose error by the model is at most a target, ``(N,)``; 0 if none is."""
-    n = len(heads.x)
-    tolerances = 2 ** LOG2_TOLERANCES.to(heads.x)
-    edges = log_limits(tolerances, heads.keys.sum(-1, keepdim=True))  # (N, tolerances)
-    histogram = heads.x.new_zeros(n, len(tolerances) + 1)
-    output = heads.x.new_zeros(n)
-    for block in blocks_of_groups(groups.mean.shape[1], trees[1].tokens.numel()):
-        found = _errors(groups, clusters, trees, block)
-        bins = torch.searchsorted(edges, found.log.flatten(1), right=True)
-        square = found.square * found.growth.sum(-2)[..., None]
-        histogram.scatter_add_(1, bins, square.flatten(1))
-        output += found.output
-    # With tolerance b, the keys in bins up to b are summarised.
-    fits = histogram.cumsum(-1) <= target**2 * output[:, None]
-    choices = torch.cat([tolerances.new_zeros(1), tolerances, tolerances.new_full((1,), torch.inf)])
-    return choices[fits.sum(-1)]
+def _missed(heads: Heads, filled: Tensor, clusters: KeyClusters, output: Tensor, log_mass: Tensor) -> Tensor:
+    """Return m² ‖o − õ‖² of every query, ``(N, L)``: the error if summaries missed the keys of the nearest clusters."""
+    outermost = _outermost(clusters.keys, clusters.mean, filled)  # (N, C, OUTERMOST, d)
+    reach = (heads.x @ outermost.flatten(1, 2).mT).unflatten(-1, outermost.shape[1:3]).amax(-1)  # (N, L, C)
+    near = reach.topk(min(NEAR, reach.shape[-1])).indices  # (N, L, NEAR)
+    # All other clusters together have about this mass at most, whatever their summaries say.
+    others = (reach + filled.sum(-1)[:, None].log()).scatter(-1, near, -torch.inf).logsumexp(-1, keepdim=True)
+    log_mass = torch.minimum(log_mass, others)
+    head = torch.arange(len(near), device=near.device)[:, None, None]
+    floats = near.shape[-1] * (clusters.keys[0, 0].numel() + clusters.values[0, 0].numel())
+    step, found = max(1, tuning.EXACT_FLOATS // (floats * len(near))), []
+    for start in range(0, near.shape[1], step):
+        rows = slice(start, start + step)
+        keys, values, some = (u[head, near[:, rows]].flatten(2, 3) for u in (*clusters[:2], filled))
+        logits = (keys @ heads.x[:, rows, :, None])[..., 0].masked_fill(~some, -torch.inf)
+        share = (logits.logsumexp(-1, keepdim=True) - log_mass[:, rows]).sigmoid()
+        moved = output[:, rows] - (logits.softmax(-1)[..., None, :] @ values)[..., 0, :]
+        found.append((share * moved).square().sum(-1))
+    return torch.cat(found, 1) * heads.queries
+
+
+def _outermost(keys: Tensor, mean: Tensor, filled: Tensor) -> Tensor:
+    """Pick keys of each cluster that are far from its mean and from each other: ``(N, C, OUTERMOST, d)``."""
+    nearest, picked = torch.full_like(keys[..., 0], torch.inf).masked_fill(~filled, -torch.inf), []
+    last = mean[:, :, None]
+    for _ in range(OUTERMOST):
+        nearest = torch.minimum(nearest, (keys - last).square().sum(-1))
+        place = nearest.argmax(-1)[..., None, None].expand(-1, -1, 1, keys.shape[-1])
+        last = keys.gather(2, place)
+        picked.append(last)
+    return torch.cat(picked, 2)

@@ -19,7 +19,8 @@ class SummaryCall(NamedTuple):
         n_clusters: clusters of keys per batch item, likewise.
         tolerance: τ per head, ``(B, H)``.
         exact_share: share of pairs that were computed exactly, per head, ``(B, H)``.
-        predicted_error: predicted ‖output − exact output‖ / ‖exact output‖, per head, ``(B, H)``.
+        predicted_error: ‖output − exact output‖ / ‖exact output‖ per head, ``(B, H)``, estimated from 128 queries that
+            were computed exactly. An error in a single query of L, which is 1/√L at most, can go unseen.
     """
 
     n_groups: Tensor
