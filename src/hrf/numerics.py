@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ __all__ = [
     "half_square",
     "is_traced",
     "log_limits",
+    "without_autocast",
 ]
 
 P = ParamSpec("P")
@@ -52,16 +54,22 @@ class Features(NamedTuple):
         return self.values * half * half
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Switch autocast off on a device that has it; the meta device has none."""
+    name = device.type
+    if not torch.amp.is_autocast_available(name) or not torch.is_autocast_enabled(name):
+        return nullcontext()
+    return torch.autocast(name, enabled=False)
+
+
 def full_precision(method: Callable[P, Result]) -> Callable[P, Result]:
     """Switch autocast off inside a method: half precision cannot carry an exponential."""
 
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Result:
         given = (*args[1:], *kwargs.values())  # after self
-        device = given[0].device.type if given and isinstance(given[0], Tensor) else "cpu"
-        if not torch.is_autocast_enabled(device):
-            return method(*args, **kwargs)
-        with torch.autocast(device, enabled=False):
+        device = given[0].device if given and isinstance(given[0], Tensor) else torch.device("cpu")
+        with without_autocast(device):
             return method(*args, **kwargs)
 
     return wrapped

@@ -16,6 +16,7 @@ from hrf._attention.inputs import Inputs
 from hrf._attention.label_blocks import Part
 from hrf.features.base import FeatureMap
 from hrf.features.heads import of_heads
+from hrf.numerics import without_autocast
 
 __all__ = ["Call", "Path", "runner"]
 
@@ -107,5 +108,5 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         saved = ctx.saved_tensors[: ctx.n_saved]
         # Autocast may be on where ``backward`` is called, and would take matrix products to half precision.
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with without_autocast(grads[0].device):
             return None, None, *ctx.path.backward(ctx.call, saved, grads, ctx.needs_input_grad[2:])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from hrf._attention.call import runner
+from hrf._attention.call import Path, runner
 from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
-from hrf._attention.inputs import check, check_map
+from hrf._attention.inputs import Inputs, check, check_map
 from hrf._attention.masks import read_mask
-from hrf._attention.operator import Operands, call_operator, implemented_by, tensors_of
+from hrf._attention.operator import Operands, call_operator, call_summarised, implemented_by, tensors_of
 from hrf._attention.packing import Packing
+from hrf._attention.summarised.causal.engine import causal_attention
+from hrf._attention.summarised.engine import summarised_attention
 from hrf._attention.summarised.method import SummarisedAttention
-from hrf._attention.summarised.run import run_summarised
 from hrf._attention.values import drop_keys
 from hrf.features.base import FeatureMap
+from hrf.numerics import without_autocast
 
 __all__ = ["attention"]
 
@@ -79,58 +83,73 @@ def attention(
     """
     if dropout_p:
         value = drop_keys(value, dropout_p)
-    if isinstance(feature_map, SummarisedAttention):
-        return run_summarised(
-            query,
-            key,
-            value,
-            feature_map,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            key_padding_mask=key_padding_mask,
-            query_padding_mask=query_padding_mask,
-            scale=scale,
-            cu_seqlens=cu_seqlens,
-        )
-    if query_padding_mask is not None:
+    method = feature_map if isinstance(feature_map, SummarisedAttention) else None
+    if method is None and query_padding_mask is not None:
         raise ValueError(
             "query_padding_mask came with a feature map, whose queries are independent; expected None"
         )
     if torch.compiler.is_compiling():
-        check_map(feature_map)
-        learned, constants = tensors_of(feature_map)
-        operands = Operands(
-            query,
-            key,
-            value,
-            feature_map.handle,
-            learned,
-            constants,
-            attn_mask=attn_mask,
-            key_padding_mask=key_padding_mask,
-            cu_seqlens=cu_seqlens,
-            counts=denominator.handle if isinstance(denominator, Denominator) else None,
-            rule=denominator.rule if isinstance(denominator, Denominator) else denominator,
-            is_causal=is_causal,
-            scale=scale,
-        )
-        return call_operator(operands)
+        masks = attn_mask, key_padding_mask, query_padding_mask, cu_seqlens
+        if method is not None:
+            return call_summarised(query, key, value, method, masks, is_causal, scale)
+        return call_operator(_operands(query, key, value, feature_map, masks, is_causal, scale, denominator))
     hidden = None
     if attn_mask is not None:
         causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
         is_causal = is_causal or causal
     paired = is_causal or cu_seqlens is not None
     inputs = check(
-        query, key, value, feature_map, paired=paired, key_padding_mask=key_padding_mask, scale=scale
+        query,
+        key,
+        value,
+        None if method is not None else feature_map,
+        paired=paired,
+        key_padding_mask=key_padding_mask,
+        query_padding_mask=query_padding_mask,
+        scale=scale,
     ).hiding(hidden)
-    rule, engine = Denominator.of(denominator), engine_for(feature_map)
-    path = engine.causal if is_causal else engine.bidirectional
-    rows = inputs.for_map(feature_map)
+    if isinstance(feature_map, SummarisedAttention):
+        rows, attend = inputs, partial(causal_attention if is_causal else summarised_attention, method=feature_map)
+    else:
+        engine, rule = engine_for(feature_map), Denominator.of(denominator)
+        rows, path = inputs.for_map(feature_map), engine.causal if is_causal else engine.bidirectional
+        attend = partial(_attend, path, feature_map, rule)
     packing = None if cu_seqlens is None else Packing(rows, cu_seqlens)
-    outputs = []
     # Autocast would take matrix products to half precision.
-    with torch.autocast(query.device.type, enabled=False):
-        for piece in [rows] if packing is None else packing.batches():
-            call, tensors = path.prepare(piece, feature_map, rule)
-            outputs.append(runner(path, call, tensors)()[0])
+    with without_autocast(query.device):
+        outputs = [attend(piece) for piece in ([rows] if packing is None else packing.batches())]
     return inputs.restored(outputs[0] if packing is None else packing.unpacked(outputs))
+
+
+def _attend(path: Path, feature_map: FeatureMap, rule: Denominator, piece: Inputs) -> Tensor:
+    call, tensors = path.prepare(piece, feature_map, rule)
+    return runner(path, call, tensors)()[0]
+
+
+def _operands(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    feature_map: FeatureMap | SummarisedAttention,
+    masks: tuple[Tensor | None, ...],
+    is_causal: bool,
+    scale: float | None,
+    denominator: Rule | Denominator,
+) -> Operands:
+    """Pack the arguments of a call with a feature map for a graph that is being compiled."""
+    phi = check_map(feature_map)
+    attn_mask, key_padding_mask, _, cu_seqlens = masks
+    return Operands(
+        query,
+        key,
+        value,
+        phi.handle,
+        *tensors_of(phi),
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        cu_seqlens=cu_seqlens,
+        counts=denominator.handle if isinstance(denominator, Denominator) else None,
+        rule=denominator.rule if isinstance(denominator, Denominator) else denominator,
+        is_causal=is_causal,
+        scale=scale,
+    )

@@ -15,7 +15,7 @@ from torch import Tensor
 from hrf._attention.masks import padding
 from hrf.features.base import FeatureMap
 
-__all__ = ["Inputs", "check", "check_map", "check_query_padding"]
+__all__ = ["Inputs", "check", "check_map"]
 
 
 class Inputs(NamedTuple):
@@ -82,10 +82,11 @@ def check(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    feature_map: FeatureMap | None,
+    feature_map: object | None,
     *,
     paired: bool = False,
     key_padding_mask: Tensor | None = None,
+    query_padding_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Inputs:
     """Bring the inputs to one form, or raise an error that says which of them does not fit, and why.
@@ -99,9 +100,9 @@ def check(
         if tensor.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
     _check_shapes(query, key, value)
-    if feature_map is not None:
-        check_map(feature_map)
-        _check_fit(query, key, feature_map)
+    phi = None if feature_map is None else check_map(feature_map)
+    if phi is not None:
+        _check_fit(query, key, phi)
     length, keys = query.shape[-2], key.shape[-2]
     if paired and length != keys:
         raise ValueError(
@@ -113,30 +114,34 @@ def check(
         raise ValueError(f"scale is {scale}; expected a positive number: its root scales query and key")
     batch = tuple(query.shape[:-3])
     size = math.prod(batch)
-    dtype = torch.promote_types(torch.float32 if feature_map is None else feature_map.dtype, torch.float32)
+    dtype = torch.promote_types(torch.float32 if phi is None else phi.dtype, torch.float32)
     for tensor in (query, key, value):
         dtype = torch.promote_types(dtype, tensor.dtype)
     query, key, value = (tensor.reshape(size, *tensor.shape[-3:]) for tensor in (query, key, value))
     ignore = None
     if key_padding_mask is not None:
         ignore = padding(key_padding_mask, (*batch, keys)).reshape(size, keys)
-    return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch)
+    present = None
+    if query_padding_mask is not None:
+        present = ~_query_padding(query_padding_mask, (*batch, length)).reshape(size, length)
+    return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch, present)
 
 
-def check_map(feature_map: FeatureMap) -> None:
-    """Refuse anything but a feature map."""
+def check_map(feature_map: object) -> FeatureMap:
+    """Return a feature map; refuse anything else."""
     if not isinstance(feature_map, FeatureMap):
         raise TypeError(f"feature_map is {feature_map!r}; expected a FeatureMap, such as hrf.Positive")
+    return feature_map
 
 
-def check_query_padding(mask: Tensor, query: Tensor) -> None:
+def _query_padding(mask: Tensor, expected: tuple[int, ...]) -> Tensor:
     """Refuse anything but booleans, one per position of the query."""
-    expected = (*query.shape[:-3], query.shape[-2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
         raise ValueError(
             f"query_padding_mask is a tensor of {mask.dtype} and shape {tuple(mask.shape)}; expected booleans "
             f"{expected}"
         )
+    return mask
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -3,6 +3,8 @@
 Uncompiled code never comes here. The operator takes tensors and numbers only, so the map travels as a handle
 (``hrf/handles.py``), and its tensors travel along for autograd to see. The backward pass is an operator, too, and runs
 the forward pass again: what that keeps for gradients differs between engines, and a graph needs a fixed set of tensors.
+
+Summarised attention is an operator of its own. Its choices are numbers, so that a graph with it can be exported.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import torch
 from torch import Tensor
 
 from hrf._attention.denominator import Denominator, Rule
+from hrf._attention.summarised.method import SummarisedAttention
+from hrf._attention.summarised.report import SummaryReport
 from hrf.features.base import FeatureMap
 from hrf.handles import object_of
 
-__all__ = ["MapSource", "Operands", "call_operator", "implemented_by", "tensors_of", "uncompiled"]
+__all__ = ["MapSource", "Operands", "call_operator", "call_summarised", "implemented_by", "tensors_of", "uncompiled"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,6 +191,104 @@ def tensors_of(feature_map: FeatureMap) -> tuple[list[Tensor], list[Tensor]]:
 def call_operator(operands: Operands) -> Tensor:
     """Put attention into a graph that is being compiled."""
     return torch.ops.hrf.attention(*operands)
+
+
+_SUMMARISED = (
+    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? key_padding_mask, Tensor? query_padding_mask, "
+    "Tensor? cu_seqlens, Tensor? report, bool is_causal, float? scale, int? n_groups, int? n_clusters, "
+    "float? tolerance, float? target_error"
+)
+torch.library.define(
+    "hrf::summarised_attention", f"({_SUMMARISED}) -> Tensor", tags=torch.Tag.pt2_compliant_tag
+)
+torch.library.define(
+    "hrf::summarised_attention_gradients",
+    f"(Tensor grad, bool[] wanted, {_SUMMARISED}) -> Tensor[]",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+def call_summarised(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    method: SummarisedAttention,
+    masks: tuple[Tensor | None, ...],
+    is_causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Put summarised attention into a graph that is being compiled or exported.
+
+    ``masks`` are attn_mask, key_padding_mask, query_padding_mask and cu_seqlens of `hrf.attention`.
+    """
+    report = None if method.report is None else method.report.handle
+    tolerance = None if method.tolerance == "auto" else method.tolerance
+    numbers = is_causal, scale, method.n_groups, method.n_clusters, tolerance, method.target_error
+    return torch.ops.hrf.summarised_attention(query, key, value, *masks, report, *numbers)
+
+
+def _run_summarised(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+    attn_mask, key_padding_mask, query_padding_mask, cu_seqlens, report, is_causal, scale, *sizes, aim = others
+    n_groups, n_clusters, tolerance = sizes
+    found = None if report is None else object_of(report)
+    method = SummarisedAttention(
+        n_groups,
+        n_clusters,
+        "auto" if tolerance is None else tolerance,
+        target_error=aim,
+        report=found if isinstance(found, SummaryReport) else None,
+    )
+    return _ATTENTION[0](
+        query,
+        key,
+        value,
+        method,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        key_padding_mask=key_padding_mask,
+        query_padding_mask=query_padding_mask,
+        scale=scale,
+        cu_seqlens=cu_seqlens,
+    )
+
+
+@torch.library.impl("hrf::summarised_attention", "default")
+def _summarised(*args: Any) -> Tensor:
+    with torch.no_grad():
+        return _run_summarised(*args).contiguous()
+
+
+@torch.library.impl("hrf::summarised_attention_gradients", "default")
+def _summarised_gradients(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
+    leaves = [t.detach().requires_grad_(w) for t, w in zip(args[:3], wanted, strict=True)]
+    with torch.enable_grad():
+        # The forward pass has reported already.
+        output = _run_summarised(*leaves, *args[3:7], None, *args[8:])
+    inputs = [t for t in leaves if t.requires_grad]
+    return [g.contiguous() for g in torch.autograd.grad(output, inputs, grad, materialize_grads=True)]
+
+
+def _summarised_gradient_shapes(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t, w in zip(args[:3], wanted, strict=True) if w]
+
+
+def _save_summarised(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.wanted = [t.requires_grad for t in inputs[:3]]
+    ctx.numbers = inputs[8:]
+    ctx.save_for_backward(*inputs[:8])
+
+
+def _summarised_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    found = torch.ops.hrf.summarised_attention_gradients(grad, ctx.wanted, *ctx.saved_tensors, *ctx.numbers)
+    each = iter(found)
+    return *(next(each) if wanted else None for wanted in ctx.wanted), *[None] * 11
+
+
+torch.library.register_fake("hrf::summarised_attention", _attention_shape)
+torch.library.register_fake("hrf::summarised_attention_gradients", _summarised_gradient_shapes)
+torch.library.register_autograd(
+    "hrf::summarised_attention", _summarised_backward, setup_context=_save_summarised
+)
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -16,6 +16,7 @@ from hrf.distributed.ranks import Group, Ranks
 from hrf.distributed.shards import Shard, finished
 from hrf.distributed.states import meet
 from hrf.features.base import FeatureMap
+from hrf.numerics import without_autocast
 
 __all__ = ["attention"]
 
@@ -76,7 +77,7 @@ def attention(
         )
 
     # Autocast would take matrix products to half precision.
-    with torch.autocast(ranks.device.type, enabled=False):
+    with without_autocast(ranks.device):
         return _attend(ranks, shard) if cu_seqlens is None else attend_packed(ranks, shard, cu_seqlens)
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hrf.handles import Handled
+
 __all__ = ["SummaryCall", "SummaryReport"]
 
 
@@ -30,7 +32,7 @@ class SummaryCall(NamedTuple):
     predicted_error: Tensor
 
 
-class SummaryReport:
+class SummaryReport(Handled):
     """Calls of a `hrf.SummarisedAttention`, in their order; several threads may add to one report.
 
     Attributes:
