@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from hrf._attention import SummarisedAttention
 from hrf.features.base import FeatureMap
 from hrf.nn.maps import Maker, MapName
 from hrf.nn.multihead import MultiheadAttention
@@ -34,7 +35,8 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         bias: see there.
         device: see there.
         dtype: see there.
-        feature_map: as in `hrf.nn.MultiheadAttention`, like all arguments that follow.
+        attention: as in `hrf.nn.MultiheadAttention`, like all arguments that follow.
+        feature_map: see there.
         normalize: see there.
         redraw_every: see there.
         generator: see there.
@@ -61,6 +63,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        attention: SummarisedAttention | None = None,
         feature_map: MapName | Maker | FeatureMap = "positive",
         normalize: bool = False,
         redraw_every: int | None = None,
@@ -82,6 +85,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         )
         self.self_attn = MultiheadAttention.from_torch(
             self.self_attn,
+            attention=attention,
             feature_map=feature_map,
             normalize=normalize,
             redraw_every=redraw_every,

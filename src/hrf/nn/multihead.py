@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from hrf import distributed
 from hrf._attention import SummarisedAttention, attention
+from hrf._attention.operator import uncompiled
 from hrf._attention.values import drop_keys, unit_values
 from hrf.checks import check_count, check_tensors, generator_of
 from hrf.distributed.ranks import Group, Ranks
@@ -186,7 +187,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         if self.training and self.dropout:
             v = drop_keys(v, self.dropout)
-        self._redraw_if_due()
+        if self.redraw_every is not None and self.training:
+            self._redraw_if_due()
         options: dict[str, Any] = {
             "attn_mask": None if attn_mask is None else for_weights(attn_mask, (*q.shape[:-1], k.shape[-2])),
             "is_causal": is_causal,
@@ -232,9 +234,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         # PyTorch's encoder layers compute exact attention from our parameters, past `forward`, if this is True.
         self._qkv_same_embed_dim = False
 
+    @uncompiled
     def _redraw_if_due(self) -> None:
-        if self.redraw_every is None or not self.training:
-            return
+        assert self.redraw_every is not None
         if self.passes and self.passes % self.redraw_every == 0:
             # A copy: pending backward passes recompute features with the old map.
             drawn = copy.deepcopy(self.feature_map)
