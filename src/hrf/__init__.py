@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hrf import distributed, fitting, kernels, learn, nn, projections, sampling, theory
     from hrf._attention import (
+        AccuracyWarning,
         AttentionState,
         Denominator,
         SummarisedAttention,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccuracyWarning",
     "AngularHybrid",
     "AsymmetricExponential",
     "AttentionState",
@@ -85,6 +87,7 @@ __all__ = [
 # Public names by module, as imported above for readers and type checkers.
 _NAMES = {
     "hrf._attention": (
+        "AccuracyWarning",
         "AttentionState",
         "Denominator",
         "SummarisedAttention",

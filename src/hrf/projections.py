@@ -141,7 +141,7 @@ def draw(
     n_heads = 1 if heads is None else check_count("heads", heads)
     n_projections, dim = check_count("n_projections", n_projections), check_count("dim", dim)
     omega = _SAMPLERS[kind](n_heads, n_projections, dim, generator)
-    omega = omega.to(dtype=dtype or torch.get_default_dtype(), device=device)
+    omega = omega.to(dtype=dtype or torch.get_default_dtype(), device=device or torch.get_default_device())
     return omega.squeeze(0) if heads is None else omega
 
 
@@ -170,8 +170,10 @@ class Projections(Registered, nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        omega = draw(kind, n_projections, dim, heads=heads, generator=generator, seed=seed)
-        self.register_buffer("omega", omega)
+        generator = generator_of(generator, seed)
+        # Where the draw comes from, so that `reset_parameters` can repeat it; PyTorch's global generator goes on.
+        self._source = None if generator is None else (generator.device, generator.get_state())
+        self.register_buffer("omega", draw(kind, n_projections, dim, heads=heads, generator=generator))
         self.kind, (*leading, self.n_projections, self.dim) = kind, self.omega.shape
         self.heads = leading[0] if leading else None
 
@@ -210,6 +212,15 @@ class Projections(Registered, nn.Module):
     def gaussian(self) -> bool:
         """Whether every row is exactly N(0, I): estimators are then unbiased."""
         return self.kind != "hadamard"
+
+    def reset_parameters(self) -> None:
+        """Draw ω as the constructor did: from its seed or generator if it had one, and anew if not."""
+        generator = None
+        if self._source is not None:
+            device, state = self._source
+            generator = Generator(device)
+            generator.set_state(state)
+        self.redraw_(generator)
 
     def redraw_(self, generator: Generator | None = None, *, seed: int | None = None) -> Self:
         """Replace ω by a new draw of the same kind, in place."""

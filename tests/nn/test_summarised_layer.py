@@ -39,3 +39,15 @@ def test_padding_of_self_attention_is_in_no_group():
 def test_other_methods_are_refused():
     with pytest.raises(TypeError, match="expected a hrf"):
         hrf.nn.MultiheadAttention(16, 2, attention="summarised")
+
+
+def test_an_encoder_layer_hands_it_on():
+    method = hrf.SummarisedAttention(tolerance=0.0)
+    layer = hrf.nn.TransformerEncoderLayer(16, 2, batch_first=True, attention=method).eval()
+    exact = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
+    exact.load_state_dict(
+        {name: tensor for name, tensor in layer.state_dict().items() if name in exact.state_dict()}
+    )
+    x = torch.randn(1, 300, 16)
+    assert layer.self_attn.attention is method
+    assert torch.allclose(layer(x), exact(x), atol=1e-5)

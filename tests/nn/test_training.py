@@ -84,3 +84,19 @@ def test_dropout_keeps_the_mean():
     outputs = layer(many, many, many)[0].detach()
     error = outputs.std(1) / n**0.5
     assert ((outputs.mean(1) - layer.eval()(x, x, x)[0]).abs() < 5 * error).all()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own, where it hands over
+def test_compiled_layers_redraw():
+    layer = hrf.nn.MultiheadAttention(8, 2, batch_first=True, redraw_every=2, seed=0)
+    compiled = torch.compile(layer, backend="eager")
+    x, omegas, outputs = torch.randn(1, 5, 8), [], []
+    for _ in range(7):
+        output, _ = compiled(x, x, x)
+        output.sum().backward()
+        omegas.append(layer.feature_map.projection.omega.clone())
+        outputs.append(output.detach())
+    same = [torch.equal(a, b) for a, b in itertools.pairwise(omegas)]
+    assert same == [True, False, True, False, True, False]
+    assert torch.equal(outputs[-1], layer.eval()(x, x, x)[0])
+    torch.compiler.reset()

@@ -2,12 +2,14 @@
 
 from hrf._attention.denominator import Denominator
 from hrf._attention.function import attention
+from hrf._attention.inputs import AccuracyWarning
 from hrf._attention.state import AttentionState
 from hrf._attention.summarised.causal.state import SummarisedState
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.summarised.report import SummaryCall, SummaryReport
 
 __all__ = [
+    "AccuracyWarning",
     "AttentionState",
     "Denominator",
     "SummarisedAttention",

@@ -70,6 +70,15 @@ def _by_pair(phi: FeatureMap) -> bool:
     return isinstance(phi, ClusteredHybrid) and phi.per_pair
 
 
+def _by_code(phi: FeatureMap) -> bool:
+    # Blocks of tokens by code depend on values, which the meta device does not have.
+    return angular.serves(phi) and not _is_meta(phi)
+
+
+def _is_meta(phi: FeatureMap) -> bool:
+    return any(tensor.is_meta for tensor in phi.buffers())
+
+
 def _has_features(phi: FeatureMap) -> bool:
     return phi.factorised
 
@@ -83,7 +92,7 @@ ENGINES = (
     Engine("clustered by pair", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
-    Engine("angular", angular.serves, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
+    Engine("angular", _by_code, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
     # (dense/unscaled_positive.py).
@@ -96,6 +105,11 @@ ENGINES = (
 def engine_for(feature_map: FeatureMap) -> Engine:
     """Return the first engine that serves a map."""
     check_map(feature_map)
+    if isinstance(feature_map, ClusteredHybrid) and _is_meta(feature_map):
+        raise NotImplementedError(
+            "attention with a ClusteredHybrid sorts tokens by cluster, which needs their values; expected tensors on "
+            "another device than meta"
+        )
     for engine in ENGINES:
         if engine.serves(feature_map):
             return engine

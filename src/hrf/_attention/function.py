@@ -109,7 +109,10 @@ def attention(
         scale=scale,
     ).hiding(hidden)
     if isinstance(feature_map, SummarisedAttention):
-        rows, attend = inputs, partial(causal_attention if is_causal else summarised_attention, method=feature_map)
+        rows, attend = (
+            inputs,
+            partial(causal_attention if is_causal else summarised_attention, method=feature_map),
+        )
     else:
         engine, rule = engine_for(feature_map), Denominator.of(denominator)
         rows, path = inputs.for_map(feature_map), engine.causal if is_causal else engine.bidirectional

@@ -7,15 +7,19 @@ query heads. Engines see them as rows: position p of the query is rows p·groups
 from __future__ import annotations
 
 import math
+import warnings
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from hrf._attention.masks import padding
 from hrf.features.base import FeatureMap
+from hrf.features.heads import of_heads
+from hrf.numerics import can_look
 
-__all__ = ["Inputs", "check", "check_map"]
+__all__ = ["AccuracyWarning", "Inputs", "check", "check_map"]
 
 
 class Inputs(NamedTuple):
@@ -108,6 +112,8 @@ def check(
         raise ValueError(
             f"causal or packed attention got {length} queries and {keys} keys; expected one key for each query"
         )
+    if not query.shape[-1]:
+        raise ValueError(f"query has shape {tuple(query.shape)}; expected at least one dimension per head")
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
     if not (scale > 0 and math.isfinite(scale)):
@@ -124,7 +130,61 @@ def check(
     present = None
     if query_padding_mask is not None:
         present = ~_query_padding(query_padding_mask, (*batch, length)).reshape(size, length)
-    return Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch, present)
+    inputs = Inputs(query, key, value, ignore, math.sqrt(scale), dtype, batch, present)
+    if phi is not None and can_look(query) and not phi.fitted_tensors():
+        _warn_if_inaccurate(inputs, phi)
+    return inputs
+
+
+class AccuracyWarning(UserWarning):
+    """A map without fitted tensors is too noisy for the queries and keys it was given."""
+
+
+_calls: WeakKeyDictionary[FeatureMap, int] = WeakKeyDictionary()
+
+
+def _warn_if_inaccurate(inputs: Inputs, phi: FeatureMap) -> None:
+    """Warn, once per map, where its weights have a relative error above 1 by the closed form, on a few rows.
+
+    Rows are looked at in calls 1, 2, 4, 8, …: norms grow in training.
+    """
+    calls = _calls[phi] = _calls.get(phi, 0) + 1
+    if calls < 0 or calls & (calls - 1) or not inputs.query.numel() or not inputs.key.numel():
+        return
+    x, y = (
+        _few_rows(u, keep) * inputs.root for u, keep in ((inputs.query, None), (inputs.key, inputs.ignore))
+    )
+    norms = [torch.linalg.vector_norm(u, dim=-1).square().mean(-1) for u in (x, y)]  # (H,), (H_kv,)
+    head = int(norms[0].argmax())
+    largest = norms[0][head] + norms[1][head // inputs.groups]
+    # The error is at most 1 for short vectors; NaN is the business of the engines.
+    if not 3 < largest < torch.inf:
+        return
+    own, x, y = of_heads(phi, slice(head, head + 1)), x[head][None], y[head // inputs.groups][None]
+    try:
+        error = own.relative_error(x, y)
+    except NotImplementedError:
+        return
+    weights = own.log_kernel(x.double(), y.double()).softmax(-1)
+    typical = float((weights * error.square()).sum(-1).sqrt().median())
+    if typical > 1:
+        _calls[phi] = -(1 << 62)
+        sizes = (f"{float(u.sqrt()):.1f}" for u in (norms[0][head], norms[1][head // inputs.groups]))
+        warnings.warn(
+            f"queries and keys have norms of about {' and '.join(sizes)} (times √scale), where the weights of "
+            f"{type(phi).__name__} have a relative error of {typical:.2g}: expect a wrong output. Use "
+            "hrf.SummarisedAttention(), which needs no fitting; or fit a map (hrf.advise, and convert for Hugging Face "
+            "models); or normalise queries and keys",
+            AccuracyWarning,
+            stacklevel=4,
+        )
+
+
+def _few_rows(u: Tensor, ignore: Tensor | None) -> Tensor:
+    """Return eight rows of each head of the first batch item, spread over its length: ``(H, 8, d)``."""
+    rows = torch.arange(u.shape[2]) if ignore is None else (~ignore[0]).nonzero()[:, 0]
+    picks = torch.linspace(0, max(len(rows) - 1, 0), 8).long()
+    return u[0].detach()[:, rows[picks] if len(rows) else picks[:0]].float()
 
 
 def check_map(feature_map: object) -> FeatureMap:

@@ -26,11 +26,10 @@ def read_mask(mask: Tensor, shape: tuple[int, ...]) -> tuple[bool, Tensor]:
     if not isinstance(mask, Tensor):
         raise TypeError(f"attn_mask is of type {type(mask).__name__}; expected a tensor or None")
     received = f"attn_mask of {mask.dtype} and shape {tuple(mask.shape)}"
-    try:
-        fits = torch.broadcast_shapes(mask.shape, shape) == shape
-    except RuntimeError:
-        fits = False
-    if not fits:
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
+    if mask.ndim > len(shape) or not all(
+        m in (1, n) for m, n in pairs
+    ):  # torch.broadcast_shapes imports SymPy
         raise ValueError(f"{received} does not broadcast to the weights, {shape}")
     if not mask.numel():
         return False, mask.new_zeros((*shape[:-3], shape[-1]), dtype=torch.bool)

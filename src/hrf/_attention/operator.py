@@ -22,7 +22,15 @@ from hrf._attention.summarised.report import SummaryReport
 from hrf.features.base import FeatureMap
 from hrf.handles import object_of
 
-__all__ = ["MapSource", "Operands", "call_operator", "call_summarised", "implemented_by", "tensors_of", "uncompiled"]
+__all__ = [
+    "MapSource",
+    "Operands",
+    "call_operator",
+    "call_summarised",
+    "implemented_by",
+    "tensors_of",
+    "uncompiled",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -228,7 +236,9 @@ def call_summarised(
 
 
 def _run_summarised(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-    attn_mask, key_padding_mask, query_padding_mask, cu_seqlens, report, is_causal, scale, *sizes, aim = others
+    attn_mask, key_padding_mask, query_padding_mask, cu_seqlens, report, is_causal, scale, *sizes, aim = (
+        others
+    )
     n_groups, n_clusters, tolerance = sizes
     found = None if report is None else object_of(report)
     method = SummarisedAttention(

@@ -89,6 +89,19 @@ class Linearised(Registered, nn.Module):
             omega.redraw_(generator)
         return self
 
+    def reset_parameters(self) -> None:
+        """Draw every ω as the constructor did, for a map whose tensors were emptied (``to_empty``).
+
+        A seed or generator given then gives the same ω again. Fitted tensors cannot be restored: load them instead.
+        """
+        if fitted := self.fitted_tensors():
+            raise ValueError(
+                f"{type(self).__name__} has tensors that come from data or arguments: {', '.join(fitted)}; expected "
+                "load_state_dict in place of reset_parameters"
+            )
+        for omega in self.all_projections():
+            omega.reset_parameters()
+
     def flops(self) -> int:
         """Count the floating-point operations to map one vector, 2 per multiply-add (`hrf.features.flops`)."""
         return self._flops().total
@@ -150,6 +163,10 @@ class Linearised(Registered, nn.Module):
         """Yield every drawn ω inside, once even if several parts share it."""
         return (module for module in self.modules() if isinstance(module, Projections))
 
+    def fitted_tensors(self) -> list[str]:
+        """Name the tensors that come from data or arguments: all but ω."""
+        return [name for name, _ in self.named_buffers() if not name.endswith("omega")]
+
     @property
     def dtype(self) -> torch.dtype:
         """The precision of ω, or of the buffers of a map without randomness."""
@@ -195,11 +212,10 @@ class Linearised(Registered, nn.Module):
 
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self._checked(x, "x"), self._checked(y, "y")
-        try:
-            torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        except RuntimeError as error:
+        pairs = zip(reversed(x.shape[:-2]), reversed(y.shape[:-2]), strict=False)
+        if not all(m == n or 1 in (m, n) for m, n in pairs):  # torch.broadcast_shapes imports SymPy
             shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-            raise ValueError(f"x and y have shapes {shapes}, whose leading axes do not match") from error
+            raise ValueError(f"x and y have shapes {shapes}, whose leading axes do not match")
         dtype = torch.promote_types(x.dtype, y.dtype)
         return x.to(dtype), y.to(dtype)
 

@@ -216,7 +216,7 @@ class _Isotropic(Exponential):
         super().__init__(
             dim,
             n_projections=n_projections,
-            matrix=torch.full(shape, self._unit),
+            matrix=torch.full(shape, self._unit, device="cpu"),
             projection=projection,
             heads=heads,
             generator=generator,

@@ -100,7 +100,7 @@ class ExponentialFeatures(FeatureMap):
         if imag is not None:
             log_weight = log_weight + half_square(imag, traced)
         assert isinstance(log_weight, Tensor)
-        check_finite(log_weight, x, "x" if side == "query" else "y", traced)
+        check_finite(log_weight, x, side, traced)
         phase = None if real is None or imag is None else -(real * imag).sum(-1, keepdim=True)
         return ExponentialRows(log_weight, real, imag, phase, square)
 

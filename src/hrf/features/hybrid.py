@@ -121,7 +121,7 @@ class Hybrid(FeatureMap):
         rows: dict[int, ExponentialRows] = {}
         for projection, group in self._groups().items():
             projected, square = x @ projection.omega.to(x.dtype).mT, half_square(x)
-            check_finite(square, x, "x" if side == "query" else "y")
+            check_finite(square, x, side)
             for k, base in group.items():
                 rows[k] = base.isotropic_rows(projected, square)
         return rows

@@ -66,7 +66,9 @@ def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]
 def _check_draws(projections: Sequence[Projections]) -> None:
     """Refuse draws from equal seeds: the hybrid would take them for independent draws and be biased."""
     first = [_first_row(p).double().cpu() for p in projections if not p.omega.is_meta]
-    rows = torch.stack(first) if first else torch.empty(0, 1)
+    if not first:
+        return
+    rows = torch.stack(first)
     near = torch.cdist(rows, rows) < 1e-6  # rounding of float32; by chance for one pair in 10⁶ at d = 2
     if near.sum() > len(rows):
         raise ValueError(

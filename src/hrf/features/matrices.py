@@ -68,7 +68,7 @@ class ComplexMatrix(nn.Module):
     def matrix(self) -> Tensor | None:
         """Return A in its original form, real if it has no imaginary part; ``None`` for the identity."""
         if self.is_unit:
-            return None if self.has_real else torch.full(self.shape, 1j)
+            return None if self.has_real else torch.full(self.shape, 1j, device="cpu")
         if self.imag is None:
             matrix = self.real
         else:
@@ -85,7 +85,7 @@ def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[Com
     """Return the query side A and the key side conj(A⁻ᵀ) of an exponential map; refuse a singular A."""
     shapes = shapes_with_heads(heads, (dim,), (dim, dim))
     if matrix is None:
-        matrix = torch.ones(shapes[0])
+        matrix = torch.ones(shapes[0], device="cpu")  # its values are looked at, on the meta device, too
     check_tensor("matrix", matrix, shapes, complex_too=True)
     diagonal = tuple(matrix.shape) == shapes[0]
     query = matrix.detach().to(torch.complex128)

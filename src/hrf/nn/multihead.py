@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -122,9 +121,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.normalize, self.redraw_every = normalize, redraw_every
         # Half precision is for the parameters only: the map computes in float32 or wider.
         weight = self.out_proj.weight
-        # Maps look at their ω while they are built, which cannot be done on the meta device.
-        with torch.device("cpu") if weight.is_meta else nullcontext():
-            self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
+        self.feature_map = feature_map_for(feature_map, self.head_dim, num_heads, generator)
         self.feature_map.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
         self.register_buffer("passes", torch.zeros((), dtype=torch.long, device=device))
 
@@ -226,6 +223,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         projected = (F.linear(*each) for each in zip(inputs, weights, biases, strict=True))
         return [u.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2) for u in projected]
+
+    def reset_parameters(self) -> None:
+        """Draw parameters and ω as the constructor does, for a layer made on the meta device and then emptied."""
+        self.out_proj.reset_parameters()
+        self._reset_parameters()
+        self.feature_map.reset_parameters()
+        self.passes.zero_()
 
     def _reset_parameters(self) -> None:
         """Draw the parameters, as the constructor of PyTorch's layer does."""

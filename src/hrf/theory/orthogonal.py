@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import roots_jacobi, spence
 from torch import Tensor
 
 __all__ = ["angular_pair_covariance", "orthogonal_excess", "orthogonal_share"]
@@ -140,6 +139,8 @@ def angular_pair_covariance(theta: Tensor, dim: int) -> Tensor:
     small_angle = -4 / math.pi**2 * fold.square() / (dim - 1)
     if dim == 2:
         return small_angle
+    from scipy.special import roots_jacobi, spence  # SciPy takes a second to import
+
     # s = t^{power/(d−2)}: with t of density power·t^{power−1} the logarithm of Li₂ at s = 0 is smooth enough
     # for 64 nodes when d is small, and the weight does not overflow when d is large.
     power = min(2 * (dim - 2), 64)

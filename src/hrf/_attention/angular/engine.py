@@ -17,7 +17,7 @@ from hrf.features.base import Side
 from hrf.features.coefficients import Angular
 from hrf.features.exponential import Exponential
 from hrf.features.hybrid import Hybrid
-from hrf.numerics import Features, check_finite, finite, half_square
+from hrf.numerics import Features, can_look, check_finite, finite, half_square
 
 __all__ = ["CodeEngine", "CodeState"]
 
@@ -141,7 +141,8 @@ class CodeEngine:
         log_weight = torch.cat(weights, -1)
         check_finite(log_weight, u, side)
         # Queries and keys get a third of the range each, and the sums with the values the last.
-        small = _largest(projected) + _largest(log_weight) < math.log(torch.finfo(u.dtype).max) / 3
+        room = math.log(torch.finfo(u.dtype).max) / 3
+        small = can_look(u) and _largest(projected) + _largest(log_weight) < room
         if keep is not None:
             log_weight = log_weight.masked_fill(~keep, -torch.inf)
         return _Tokens(codes, projected, log_weight, small)
