@@ -43,7 +43,8 @@ SETTINGS = {
     for length in LENGTHS
 }
 
-EXACT = "exact (scaled_dot_product_attention)"
+EXACT, EXACT_CAUSAL = "exact (scaled_dot_product_attention)", "exact, causal"
+EXACT_TRAINING, EXACT_CAUSAL_TRAINING = "exact, forward + backward", "exact, causal, forward + backward"
 PERFORMER, PERFORMER_TRAINING = "performer-pytorch", "performer-pytorch, forward + backward"
 PERFORMER_CAUSAL = "performer-pytorch, causal"
 EXPLICIT, PLAIN = "AngularHybrid, explicit features", "AngularHybrid, plain explicit features"
@@ -74,6 +75,7 @@ def hybrid_flops(length: int) -> float:
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+exact_causal: Attention = partial(scaled_dot_product_attention, is_causal=True)
 Features = Callable[[Tensor], Tensor]
 
 
@@ -180,6 +182,7 @@ def baselines(length: int) -> list[Case]:
     exact_work = 4.0 * HEADS * length**2 * DIM
     return [
         one(EXACT, lambda: forward(scaled_dot_product_attention, length), exact_work, own=False),
+        one(EXACT_CAUSAL, lambda: forward(exact_causal, length), exact_work / 2, own=False),
         one(PERFORMER, lambda: forward(performer(), length), flops(length, WIDTH, M), **PEER),
         one(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
         one(PLAIN, lambda: forward(plain(), length), hybrid_work, own=False),
@@ -202,6 +205,7 @@ def inference(length: int) -> list[Case]:
             lambda: forward(positive(is_causal=True), length),
             work,
             costs(POSITIVE, at_most=2.5 if length == LONG else None),
+            faster_than(EXACT_CAUSAL, at_least=1 if long else None),
             *([faster_than(PERFORMER_CAUSAL, at_least=20)] if length == LONG else []),
         ),
         one(
@@ -219,13 +223,32 @@ def inference(length: int) -> list[Case]:
 def training(length: int) -> list[Case]:
     """Return the cases with gradients, ours and the peer's, with their targets."""
     one, work = partial(case, length), 3 * flops(length, WIDTH, M)
-    target = 2.5 if length >= LONG else None
+    target, exact_work = 2.5 if length >= LONG else None, 3 * 4.0 * HEADS * length**2 * DIM
     return [
         one(
             f"{POSITIVE}, forward + backward",
             lambda: forward_and_backward(positive(), length),
             work,
             faster_than(PERFORMER_TRAINING, at_least=target),
+            faster_than(EXACT_TRAINING, at_least=1 if length >= LONG else None),
+        ),
+        one(
+            f"{POSITIVE}, causal, forward + backward",
+            lambda: forward_and_backward(positive(is_causal=True), length),
+            work,
+            faster_than(EXACT_CAUSAL_TRAINING, at_least=1 if length >= LONG else None),
+        ),
+        one(
+            EXACT_TRAINING,
+            lambda: forward_and_backward(scaled_dot_product_attention, length),
+            exact_work,
+            own=False,
+        ),
+        one(
+            EXACT_CAUSAL_TRAINING,
+            lambda: forward_and_backward(exact_causal, length),
+            exact_work / 2,
+            own=False,
         ),
         one(PERFORMER_TRAINING, lambda: forward_and_backward(performer(), length), work, **PEER),
     ]

@@ -51,6 +51,13 @@ QUALITY_SUMMARY = (
 # Rows and columns of the front page: case, peer, words.
 SPEED_SUMMARY = (
     ("Positive", "exact (scaled_dot_product_attention)", "`Positive` over `scaled_dot_product_attention`"),
+    ("Positive, causal", "exact, causal", "the same, causal"),
+    ("Positive, forward + backward", "exact, forward + backward", "the same, with the backward pass"),
+    (
+        "Positive, causal, forward + backward",
+        "exact, causal, forward + backward",
+        "the same, causal, with the backward pass",
+    ),
     ("Positive", "performer-pytorch", "`Positive` over performer-pytorch"),
     ("AngularHybrid", "performer-pytorch", "`AngularHybrid` over performer-pytorch"),
     ("Positive, causal", "performer-pytorch, causal", "`Positive`, causal, over performer-pytorch"),

@@ -88,7 +88,7 @@ def test_without_a_seed_a_reset_draws_anew():
 
 def test_fitted_tensors_cannot_be_drawn():
     phi = hrf.Exponential(2, n_projections=4, matrix=torch.tensor([2.0, 1.0]))
-    with pytest.raises(ValueError, match="query_matrix.real"):
+    with pytest.raises(ValueError, match=r"query_matrix\.real"):
         phi.reset_parameters()
 
 
