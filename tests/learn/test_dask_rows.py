@@ -107,6 +107,42 @@ def test_a_block_without_rows_is_no_matter():
     assert model.predict(empty).compute().shape == (ROWS,)
 
 
+def with_empty_partitions(values):
+    """A Dask collection of unknown lengths: the first, the last and a middle partition have no rows."""
+    frame = pd.DataFrame(values) if values.ndim == 2 else pd.Series(values)
+    parts = [frame[:0], frame[:150], frame[:0], frame[:0], frame[150:], frame[:0]]
+    lazy = dd.from_delayed([dask.delayed(part) for part in parts], meta=frame[:0], verify_meta=False)
+    return lazy.to_dask_array() if values.ndim == 2 else lazy
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_partitions_without_rows_are_no_matter(name):
+    y = targets(name, X)
+    lazy, series = with_empty_partitions(X), None if y is None else with_empty_partitions(y)
+    expected = output(clone(MODELS[name]).fit(X, y), X)
+    model = clone(MODELS[name]).fit(lazy, series)
+    found = output(model, lazy).compute()
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    if name == "k-means":
+        assert len(set(zip(found.tolist(), expected.tolist(), strict=True))) == 3
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    if name == "process":
+        assert model.predict(lazy, return_std=True)[1].compute().shape == (ROWS,)
+    if name != "features":
+        model.partial_fit(lazy, series)
+
+
+def test_rows_outside_the_sampled_blocks_are_found():
+    """Only block 1 of 40 has rows, and 16 blocks from 0 to 39 are sampled first."""
+    mine = [X if k == 1 else X[:0] for k in range(40)]
+    lazy = da.concatenate([da.from_delayed(dask.delayed(u), (np.nan, COLUMNS), X.dtype) for u in mine])
+    model = clone(MODELS["ridge"]).set_params(feature_map="centred")
+    y = targets("ridge", X)
+    series = da.concatenate([da.from_delayed(dask.delayed(y[: len(u)]), (np.nan,), y.dtype) for u in mine])
+    np.testing.assert_allclose(model.fit(lazy, series).coef_, clone(model).fit(X, y).coef_, rtol=1e-6)
+
+
 def bad(k, value):
     """Rows with a value in the k-th block."""
     x = X.copy()
@@ -147,6 +183,7 @@ def bad(k, value):
         ),
         (LAZY, da.full(ROWS, np.nan, chunks=CHUNK), ValueError, "y has values that are NaN or infinite"),
         (LAZY[LAZY[:, 0] > 99], None, ValueError, r"Found array with 0 sample\(s\)"),
+        (LAZY[:, :0], None, ValueError, r"Found array with 0 feature\(s\)"),
     ],
 )
 def test_what_cannot_be_used_gets_a_sentence(x, y, kind, sentence):
@@ -164,6 +201,13 @@ def test_partitions_of_unknown_lengths_have_to_match():
         KernelRidge().fit(frame[frame[0] > 1], dd.from_pandas(pd.Series(X[:, 0]), npartitions=5))
 
 
+@pytest.mark.parametrize("name", ["process", "logistic"])
+def test_one_target_per_row(name):
+    two = da.from_array(np.stack([targets(name, X)] * 2, 1), chunks=(CHUNK, 2))
+    with pytest.raises(ValueError, match=r"y has shape \(400, 2\); expected one target per row, \(N,\)"):
+        clone(MODELS[name]).fit(LAZY, two)
+
+
 def test_continuous_targets_are_no_classes():
     with pytest.raises(ValueError, match="Unknown label type: continuous"):
         KernelClassifier().fit(LAZY, da.from_array(X[:, 0], chunks=CHUNK))
@@ -175,16 +219,15 @@ def test_results_of_blocks_meet_in_a_tree(monkeypatch):
     original = module.reduce
     monkeypatch.setattr(module, "reduce", lambda f, group: seen.append(len(group)) or original(f, group))
     x = da.from_array(X, chunks=(5, COLUMNS))  # 80 blocks
-    total = module.DaskRows(x, None, 1).reduce(lambda rows, _: len(rows), lambda a, b: a + b)
+    total = module.DaskRows(x, None, 1).reduce(lambda block: len(block.x), lambda a, b: a + b)
     assert total == ROWS
     assert seen == [8] * 10 + [8, 2] + [2]
 
 
 def test_blocks_are_read_in_smaller_blocks(monkeypatch):
     """Features are wider than rows: a chunk of any size makes no more of them than a block in memory."""
-    seen = []
     monkeypatch.setattr("hrf.learn.rows._BLOCK_NUMBERS", 64 * 10)
-    module.DaskRows(LAZY, None, 64).reduce(lambda rows, _: seen.append(len(rows)), lambda a, b: None)
+    seen = module.DaskRows(LAZY, None, 64).reduce(lambda block: [len(block.x)], lambda a, b: a + b)
     assert max(seen) == 10
     assert sum(seen) == ROWS
 

@@ -31,7 +31,7 @@ def checked(estimator):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scikit_learn_finds_nothing_to_complain_about(name):
-    width = {"n_components": 16} if name == "features" else {"n_features": 16}
+    width = {"n_components": 32} if name == "features" else {"n_features": 32}
     given = {"gamma": "scale"} | width
     assert checked(clone(MODELS[name]).set_params(**given)) == []
 

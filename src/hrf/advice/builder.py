@@ -16,7 +16,7 @@ from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive
 
-__all__ = ["Builder", "check_matrix", "largest_measured", "largest_within", "MOST_COLUMNS"]
+__all__ = ["MOST_COLUMNS", "Builder", "check_matrix", "largest_measured", "largest_within"]
 
 # No map has more active features than this many times the budget, however cheap they are to compute, since
 # attention touches every one of them.

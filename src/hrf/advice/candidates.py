@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from hrf.advice.builder import Builder, check_matrix, MOST_COLUMNS
+from hrf.advice.builder import MOST_COLUMNS, Builder, check_matrix
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
