@@ -100,7 +100,9 @@ class KernelKMeans(ClusterMixin, WeightedModel):
         super()._begin(rows)
         seed = seed_of(self.random_state)
         sample = rows.sample(_SAMPLED, seed)
-        order = np.lexsort(sample.x.T)  # one order of rows, so that equal rows and weighted rows have equal starts
+        order = np.lexsort(
+            sample.x.T
+        )  # one order of rows, so that equal rows and weighted rows have equal starts
         features = self.features_.block(sample.x[order]).astype(np.float64)
         weight = None if sample.weight is None else sample.weight[order]
         start = KMeans(check_count("n_clusters", self.n_clusters), n_init=_STARTS, random_state=seed)
