@@ -208,10 +208,27 @@ def test_finished_parts(tmp_path):
     assert sorted(FinishedParts(tmp_path, {"name": "x"})) == ["a", "b"]
     assert FinishedParts(tmp_path, {"name": "x"})["a"] == {"value": 0.1}
     assert "a" not in FinishedParts(tmp_path, {"name": "y"})
-    del kept["a"]
+    kept["c"] = {1: (0.5, float("nan"))}  # JSON has texts and lists in their place
+    assert list(kept["c"]) == ["1"]
+    del kept["c"], kept["a"]
     assert list(kept) == ["b"]
     kept.clear()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "edited"), [("0.1", "0.2"), ('"a"', '"b"'), ('"sha256"', '"sha"'), ("{", "")]
+)
+def test_edited_parts_are_refused(was, edited, tmp_path):
+    kept = FinishedParts(tmp_path, {"name": "x"})
+    kept["a"] = {"value": 0.1}
+    (path,) = kept.place.iterdir()
+    path.write_text(path.read_text().replace(was, edited, 1))
+    for read in (lambda: kept["a"], lambda: list(kept)):
+        with pytest.raises(
+            ValueError, match="is damaged or was edited: remove it, and the same command computes"
+        ):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,11 @@ _NOISE = (
 class SoftmaxSampler(EmbeddingSampler):
     """Independent draws in proportion to the estimated kernel, in O(features · log C) per draw.
 
-    A share ε of the draws is uniform, q = (1 − ε) q_tree + ε/C, so that every class can be drawn, whatever its estimate:
-    estimates for long vectors underflow to 0 where the kernel does not, and a loss on draws that leave classes out is
-    biased. For a map without negative estimates q_tree(c | x) = K̂(x, c) / Σ K̂(x, c'). Other maps can estimate a mass
-    below 0: such a branch is not taken, nor is a branch whose mass is rounding noise; if all branches of a node are like
-    that, one is drawn in proportion to its number of classes.
+    A share ε of the draws is uniform, q = (1 − ε) q_tree + ε/C, so that every class can be drawn: estimates for long
+    vectors underflow to 0 where the kernel does not, and a loss on draws that leave classes out is biased. For a map
+    without negative estimates q_tree(c | x) = K̂(x, c) / Σ K̂(x, c'). Other maps can estimate a mass below 0: such a
+    branch is not taken, nor is a branch whose mass is rounding noise; if all branches of a node are like that, one is
+    drawn in proportion to its number of classes.
 
     Memory: the copy of the embeddings, C·d numbers, and up to 4/3 · C/leaf_size · features for the nodes. A million
     classes of length 200 and 256 features take 0.80 GB and 0.34 GB in float32, with leaves of 4.
