@@ -26,7 +26,7 @@ from typing_extensions import Self
 from hrf.advice.kernel_maps import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.base import WeightedModel
+from hrf.learn.base import FeatureModel
 from hrf.learn.kept_rows import KeptRows, keep, kept_per_class
 from hrf.learn.losses import LossName, loss_of
 from hrf.learn.random_features import RandomFeatures, seed_of
@@ -37,7 +37,7 @@ from hrf.projections import ProjectionKind
 __all__ = ["KernelClassifier"]
 
 
-class KernelClassifier(ClassifierMixin, WeightedModel):
+class KernelClassifier(ClassifierMixin, FeatureModel):
     """Kernel classifier: min Σ loss + (α/2)‖w‖², with intercepts that are not penalised.
 
     Args:
@@ -110,7 +110,7 @@ class KernelClassifier(ClassifierMixin, WeightedModel):
             raise ValueError(
                 f"classes={classes!r} is not the same as on last call to partial_fit; expected {self.classes_!r}"
             )
-        return super().partial_fit(X, y, sample_weight)
+        return self._learn(X, y, sample_weight, reset=not hasattr(self, "features_"))
 
     def decision_function(self, X: Any) -> Any:
         """Return scores: ``(N,)`` for two classes, where the second is positive; ``(N, k)`` for more."""

@@ -115,8 +115,9 @@ class DaskRows:
             pick = dask.delayed(partial(_sampled, -(-n // len(chosen)), seed), traverse=False)
             parts = _computed(dask.delayed(list)([pick(*blocks[k]) for k in chosen]))
             if parts := [part for part in parts if part is not None]:
-                columns = zip(*parts, strict=True)
-                return Block(*(None if u[0] is None else np.concatenate(u) for u in columns))
+                x, y, weight = zip(*parts, strict=True)
+                others = (None if u[0] is None else np.concatenate(u) for u in (y, weight))
+                return Block(np.concatenate(x), *others)
         raise self._no_rows()
 
     def _no_rows(self) -> ValueError:

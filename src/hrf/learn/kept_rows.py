@@ -40,9 +40,8 @@ class KeptRows(NamedTuple):
 
     def plus(self, other: KeptRows, most: int) -> Self:
         """Combine with the sample of other rows."""
-        columns = zip(self[:-1], other[:-1], strict=True)
-        both = type(self)(*(np.concatenate(pair) for pair in columns), self.totals + other.totals)
-        return both.cut(most)
+        x, codes, weight, key = (np.concatenate(pair) for pair in zip(self[:-1], other[:-1], strict=True))
+        return type(self)(x, codes, weight, key, self.totals + other.totals).cut(most)
 
     def cut(self, most: int) -> Self:
         """Keep the rows with the smallest keys of each class, in their order."""
@@ -50,7 +49,8 @@ class KeptRows(NamedTuple):
         codes = self.codes[order]
         place = np.arange(len(codes)) - np.searchsorted(codes, codes)  # among the rows of the class
         chosen = np.sort(order[place < most])
-        return type(self)(*(column[chosen] for column in self[:-1]), self.totals)
+        x, codes, weight, key = (column[chosen] for column in self[:-1])
+        return type(self)(x, codes, weight, key, self.totals)
 
     @property
     def scaled_weight(self) -> Array:
@@ -76,6 +76,6 @@ def keep(
     weight = np.ones(len(block.x)) if block.weight is None else block.weight
     codes = codes_of(block.y)
     totals = np.bincount(codes, weight, minlength=n_classes)
-    key = np.random.default_rng([*seeds, crc32(np.ascontiguousarray(block.x))]).random(len(weight))
+    key = np.random.default_rng([*seeds, crc32(block.x.tobytes())]).random(len(weight))
     there = weight > 0
     return KeptRows(block.x[there], codes[there], weight[there], key[there], totals).cut(most)

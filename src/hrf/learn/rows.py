@@ -121,5 +121,6 @@ class ArrayRows:
         return self._part(slice(start, start + self._size))
 
     def _part(self, rows: Any) -> Block:
-        x, *others = (None if u is None else u[rows] for u in (self.x, self.y, self.weight))
-        return Block(x if isinstance(x, np.ndarray) else x.toarray(), *others)
+        y, weight = (None if u is None else u[rows] for u in (self.y, self.weight))
+        x = self.x[rows]
+        return Block(x if isinstance(x, np.ndarray) else x.toarray(), y, weight)
