@@ -14,8 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from hrf.learn.progress import advance, wanted
-from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Step
-from hrf.learn.validation import check_weights
+from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Step, check_weights
 
 try:
     import dask

@@ -11,10 +11,21 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_array
 
 from hrf.learn.progress import advance
 
-__all__ = ["DTYPES", "Array", "ArrayRows", "Block", "Rows", "Step", "as_columns", "block_size"]
+__all__ = [
+    "DTYPES",
+    "Array",
+    "ArrayRows",
+    "Block",
+    "Rows",
+    "Step",
+    "as_columns",
+    "block_size",
+    "check_weights",
+]
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
@@ -76,6 +87,19 @@ def block_size(width: int) -> int:
 def as_columns(targets: Array) -> Array:
     """Return targets ``(n,)`` or ``(n, k)`` as columns ``(n, k)``."""
     return targets[:, None] if targets.ndim == 1 else targets
+
+
+def check_weights(weight: Any, n: int) -> Array:
+    """Return the weights of n rows in float64, ``(n,)``; refuse numbers that are negative or not finite."""
+    given = np.full(n, weight) if np.isscalar(weight) else weight
+    weights = check_array(
+        given, ensure_2d=False, dtype=np.float64, input_name="sample_weight", ensure_min_samples=0
+    )
+    if weights.shape != (n,):
+        raise ValueError(f"sample_weight has shape {weights.shape}; expected one weight per row, ({n},)")
+    if (weights < 0).any():
+        raise ValueError(f"sample_weight has the value {weights.min():g}; expected weights of 0 or more")
+    return weights
 
 
 class ArrayRows:

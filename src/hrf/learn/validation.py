@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
-from hrf.learn.rows import DTYPES, Array, ArrayRows, Rows
+from hrf.learn.rows import DTYPES, Array, ArrayRows, Rows, check_weights
 
-__all__ = ["check_weights", "is_dask", "rows_of"]
+__all__ = ["is_dask", "rows_of"]
 
 
 def is_dask(data: Any) -> bool:
@@ -43,19 +42,6 @@ def rows_of(
     else:
         x, y = validate_data(estimator, x, y, **shared, **checks)
     return ArrayRows(x, y, width, None if weight is None else _some_weights(weight, x.shape[0]))
-
-
-def check_weights(weight: Any, n: int) -> Array:
-    """Return the weights of n rows in float64, ``(n,)``; refuse numbers that are negative or not finite."""
-    given = np.full(n, weight) if np.isscalar(weight) else weight
-    weights = check_array(
-        given, ensure_2d=False, dtype=np.float64, input_name="sample_weight", ensure_min_samples=0
-    )
-    if weights.shape != (n,):
-        raise ValueError(f"sample_weight has shape {weights.shape}; expected one weight per row, ({n},)")
-    if (weights < 0).any():
-        raise ValueError(f"sample_weight has the value {weights.min():g}; expected weights of 0 or more")
-    return weights
 
 
 def _some_weights(weight: Any, n: int) -> Array:
