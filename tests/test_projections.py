@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 from scipy import stats
+from scipy.linalg import hadamard
 from torch import Generator
 
 import hrf
-from hrf.projections import KINDS, Projections, draw
+from hrf.projections import KINDS, Projections, _times_hadamard, draw
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -45,9 +46,10 @@ def test_heads_are_independent_draws(kind):
 
 @pytest.mark.stat
 @gaussian_kinds
-def test_every_entry_of_every_row_is_standard_normal(kind):
-    omega = draw(kind, 5, 3, heads=4000, generator=seeded(), dtype=torch.float64)
-    for row in range(5):
+@pytest.mark.parametrize("n", [2, 5])
+def test_every_entry_of_every_row_is_standard_normal(kind, n):
+    omega = draw(kind, n, 3, heads=4000, generator=seeded(), dtype=torch.float64)
+    for row in range(n):
         for column in range(3):
             # One test in 15 falls below 1e-4 by chance less than once in 600 runs; the seed is fixed.
             assert stats.kstest(omega[:, row, column].numpy(), "norm").pvalue > 1e-4
@@ -70,11 +72,41 @@ def test_rows_of_a_block_are_orthogonal(kind):
     assert gram[:8, 8:].abs().max() > 0.1  # another block, another rotation
 
 
-def test_simplex_rows_point_to_the_corners():
-    omega = draw("simplex", 5, 5, generator=seeded(), dtype=torch.float64)
+@pytest.mark.parametrize("n", [1, 3, 4, 5])
+def test_simplex_rows_point_to_the_corners(n):
+    omega = draw("simplex", n, 5, generator=seeded(), dtype=torch.float64)
     unit = omega / omega.norm(dim=-1, keepdim=True)
-    expected = torch.full((5, 5), -1 / 4, dtype=torch.float64).fill_diagonal_(1)
+    expected = torch.full((n, n), -1 / 4, dtype=torch.float64).fill_diagonal_(1)
     torch.testing.assert_close(unit @ unit.mT, expected, atol=1e-12, rtol=0)
+
+
+def test_hadamard_rows_are_products_of_hadamard_and_sign_matrices():
+    size = 8
+    h = torch.from_numpy(hadamard(size)).double() / math.sqrt(size)
+    assert torch.equal(_times_hadamard(torch.eye(size, dtype=torch.float64)), h)
+    signs = torch.randn(3, 1, 1, 1, size, generator=seeded(), dtype=torch.float64).sign().view(3, size)
+    product = torch.linalg.multi_dot([h * sign for sign in signs])
+    omega = draw("hadamard", 3, size, generator=seeded(), dtype=torch.float64)
+    unit = omega / omega.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(unit, product[:3], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["iid", "orthogonal", "hadamard", "simplex"])
+def test_few_rows_of_many_columns_take_the_memory_of_the_rows(kind):
+    """A square matrix of these columns would take 80 GB."""
+    omega = draw(kind, 4, 100_000, generator=seeded(), dtype=torch.float64)
+    lengths = omega.norm(dim=-1)
+    gram = omega @ omega.mT / (lengths[:, None] * lengths)
+    assert lengths.div(math.sqrt(100_000)).sub(1).abs().max() < 0.02
+    # Zero-padded Hadamard rows lose columns: products of what is left are near 0, not 0.
+    limit = 0.02 if kind in ("iid", "hadamard") else 2e-5
+    assert (gram - torch.eye(4)).abs().max() < limit
+
+
+@pytest.mark.parametrize(("kind", "most"), [("halton", 2048), ("sobol", 21201)])
+def test_sequences_of_too_many_dimensions_get_a_sentence(kind, most):
+    with pytest.raises(ValueError, match=f"dim is 100000; expected at most {most} for {kind} projections"):
+        draw(kind, 4, 100_000)
 
 
 @pytest.mark.stat

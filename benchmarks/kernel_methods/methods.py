@@ -15,7 +15,7 @@ __all__ = ["AUTO", "BASELINE", "EXACT", "TRANSFORMERS"]
 # Called with γ, the width and a seed.
 Maker = Callable[[float, int, int], Any]
 
-AUTO, BASELINE = 'RandomFeatures("auto")', "RBFSampler"
+AUTO, BASELINE = 'RandomFeatures(feature_map="auto")', "RBFSampler"
 
 
 def _named(name: str) -> Maker:
@@ -26,7 +26,7 @@ def _named(name: str) -> Maker:
 
 TRANSFORMERS: dict[str, Maker] = {
     AUTO: _named("auto"),
-    **{f'RandomFeatures("{name}")': _named(name) for name in NAMES},
+    **{f'RandomFeatures(feature_map="{name}")': _named(name) for name in NAMES},
     BASELINE: lambda gamma, width, seed: RBFSampler(gamma=gamma, n_components=width, random_state=seed),
     "Nystroem": lambda gamma, width, seed: Nystroem(gamma=gamma, n_components=width, random_state=seed),
 }

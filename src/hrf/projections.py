@@ -48,9 +48,15 @@ def _chi(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
     return _normal(heads, n, dim, generator=generator).norm(dim=-1, keepdim=True)
 
 
-def _haar(heads: int, blocks: int, dim: int, generator: Generator | None) -> Tensor:
-    """Draw uniform orthogonal matrices: (heads, blocks, dim, dim)."""
-    q, r = torch.linalg.qr(_normal(heads, blocks, dim, dim, generator=generator))
+def _haar(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    """Draw orthonormal rows, uniform among all sets of them: (heads, blocks, min(n, dim), dim), n rows or more."""
+    if n < dim:  # QR of n columns: no more numbers than ω has
+        return _uniform_columns(_normal(heads, 1, dim, n, generator=generator)).mT
+    return _uniform_columns(_normal(heads, math.ceil(n / dim), dim, dim, generator=generator))
+
+
+def _uniform_columns(gaussian: Tensor) -> Tensor:
+    q, r = torch.linalg.qr(gaussian)
     # Sign fix: LAPACK's QR alone is not Haar (Mezzadri 2007), and the estimators would be biased.
     return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
@@ -60,34 +66,46 @@ def _iid(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
 
 
 def _orthogonal(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
-    rows = _haar(heads, math.ceil(n / dim), dim, generator).flatten(1, 2)[:, :n]
-    return rows * _chi(heads, n, dim, generator)
+    return _haar(heads, n, dim, generator).flatten(1, 2)[:, :n] * _chi(heads, n, dim, generator)
 
 
 def _hadamard(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
-    from scipy.linalg import hadamard as hadamard_matrix  # SciPy takes a second to import
-
     size = 1 << (dim - 1).bit_length()  # inputs are padded with zeros to a power of two
-    blocks = math.ceil(n / size)
-    h = torch.from_numpy(hadamard_matrix(size, dtype=np.float64)) / math.sqrt(size)
-    signs = _normal(3, heads, blocks, 1, size, generator=generator).sign()
-    h = h.to(signs.device)
-    rows = ((h * signs[0]) @ (h * signs[1]) @ (h * signs[2])).flatten(1, 2)
-    return rows[:, :n, :dim] * _chi(heads, n, size, generator)
+    signs = _normal(3, heads, math.ceil(n / size), 1, size, generator=generator).sign()
+    rows = torch.eye(min(n, size), size, dtype=signs.dtype, device=signs.device)
+    for sign in signs:
+        rows = _times_hadamard(rows) * sign
+    return rows.flatten(1, 2)[:, :n, :dim] * _chi(heads, n, size, generator)
+
+
+def _times_hadamard(x: Tensor) -> Tensor:
+    """Multiply by the orthogonal Hadamard matrix of Sylvester, by the fast transform: (..., size) -> (..., size)."""
+    size, half = x.shape[-1], 1
+    while half < size:
+        first, second = x.unflatten(-1, (-1, 2, half)).unbind(-2)
+        x, half = torch.stack([first + second, first - second], -2).flatten(-3), 2 * half
+    return x / math.sqrt(size)
 
 
 def _simplex(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
     if dim == 1:  # a simplex with one corner has no direction
         return _iid(heads, n, dim, generator)
-    blocks = math.ceil(n / dim)
-    rotation = _haar(heads, blocks, dim, generator)
     # Corner i is eᵢ less the centroid, scaled to length 1: pairwise products are −1/(d − 1).
-    corners = (rotation - rotation.mean(-2, keepdim=True)) / math.sqrt(1 - 1 / dim)
+    if n < dim:
+        # The axes that are not drawn count in the centroid: their sum has length √(d − n) in a random direction.
+        axes, rest = _haar(heads, n + 1, dim, generator)[..., : n + 1, :].split([n, 1], -2)
+        centroid = (axes.sum(-2, keepdim=True) + math.sqrt(dim - n) * rest) / dim
+    else:
+        axes = _haar(heads, n, dim, generator)
+        centroid = axes.mean(-2, keepdim=True)
+    corners = (axes - centroid) / math.sqrt(1 - 1 / dim)
     return corners.flatten(1, 2)[:, :n] * _chi(heads, n, dim, generator)
 
 
-def _quasi(engine: str) -> Callable[[int, int, int, Generator | None], Tensor]:
+def _quasi(engine: str, most: int) -> Callable[[int, int, int, Generator | None], Tensor]:
     def sample(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+        if dim > most:
+            raise ValueError(f"dim is {dim}; expected at most {most} for {engine.lower()} projections")
         from scipy.special import ndtri
         from scipy.stats import qmc
 
@@ -108,8 +126,9 @@ _SAMPLERS: dict[ProjectionKind, Callable[[int, int, int, Generator | None], Tens
     "orthogonal": _orthogonal,
     "hadamard": _hadamard,
     "simplex": _simplex,
-    "halton": _quasi("Halton"),
-    "sobol": _quasi("Sobol"),
+    # Permutations of digits for the first d primes take 0.5 GB at 2,048 of them, and grow with d².
+    "halton": _quasi("Halton", most=2048),
+    "sobol": _quasi("Sobol", most=21201),  # as many direction numbers are known
 }
 
 

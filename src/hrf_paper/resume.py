@@ -32,7 +32,8 @@ class FinishedParts(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, part: Any) -> None:
         folder(self.place)
-        write(self._path(name), json.dumps({"name": name, "part": part}).encode())
+        content = {"name": name, "part": part}
+        write(self._path(name), json.dumps(content | {"sha256": _digest(content)}).encode())
 
     def __delitem__(self, name: str) -> None:
         self._path(name).unlink()
@@ -51,14 +52,21 @@ class FinishedParts(MutableMapping[str, Any]):
             self.place.parent.rmdir()
 
 
+def _digest(content: dict[str, Any]) -> str:
+    """Return the digest of a name and a part, the same before and after JSON."""
+    return sha256(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()).hexdigest()
+
+
 def _content(path: Path) -> dict[str, Any]:
     """Read the file of a part; a ``ValueError`` names a damaged file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or not {"name", "part"} <= set(content):
-            raise ValueError("no name and part")
+        if not isinstance(content, dict) or set(content) != {"name", "part", "sha256"}:
+            raise ValueError("no name, part and digest")
+        if content.pop("sha256") != _digest(content):
+            raise ValueError("the content was changed")
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is damaged: remove it, and the same command computes this part again"
+            f"{path} is damaged or was edited: remove it, and the same command computes this part again"
         ) from error
     return content

@@ -88,7 +88,9 @@ def test_a_warning_if_nothing_is_better_than_a_mean():
     noise = torch.randn(200, 1, generator=GENERATOR)
     warning = hrf.advise_kernel(X, noise, gamma=0.3, budget=32).warning
     assert "no better than ignoring the rows (mean of the targets: 1.00). Rows have norm 1.4" in warning
-    assert warning.endswith("raise the budget, lower gamma, or use the exact kernel.")
+    assert warning.endswith(
+        "scale the columns (StandardScaler), raise the budget, lower gamma, or use the exact kernel."
+    )
 
 
 def test_targets_without_variation_are_left_out():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
+import torch
 
 import hrf
 from advice import data
-from hrf.advice import Advice, cost
+from hrf.advice import Advice, builder, candidates, cost
 
 BUDGET = 32
 
@@ -71,3 +73,20 @@ def test_a_length_is_a_number_of_keys():
     for length in (0, -5):
         with pytest.raises(ValueError, match=f"length is {length}; expected the number of keys per sequence"):
             hrf.advise(*data.easy(), length=length)
+
+
+def test_maps_with_a_matrix_are_left_out_where_columns_are_many(monkeypatch):
+    """A matrix of 100,000 × 100,000 numbers takes 40 GB in float32."""
+    x = torch.randn(12, 100_000, generator=torch.Generator().manual_seed(0)) / 400
+    sentence = "vectors have 100000 columns, .*expected at most 2048 columns"
+    kernel = hrf.advise_kernel(x, gamma=1.0, budget=8, n_redraws=2)
+    assert sorted(c.name for c in kernel.ranking) == ["centred", "trigonometric"]
+    assert all(
+        re.match(sentence, kernel.left_out[name]) for name in ("optimal-positive", "dense-exponential")
+    )
+    monkeypatch.setattr(builder, "MOST_COLUMNS", 3)
+    monkeypatch.setattr(candidates, "MOST_COLUMNS", 3)
+    queries, keys = (u[:60] for u in data.easy()[:2])
+    advice = hrf.advise(queries, keys, budget=BUDGET, n_redraws=2)
+    assert list(advice.left_out) == ["maps with a matrix"]
+    assert "angular hybrid" in names(advice)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import hrf
 from hrf import cli, read_arrays
+from hrf.cli.errors import one_sentence
 
 
 def run(*arguments: str):
@@ -191,3 +192,20 @@ def test_options_that_do_not_go_together(arguments, sentence, table, monkeypatch
     result = run("advise", *arguments)
     assert result.exit_code == 2
     assert f"hrf: {sentence}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 80 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 80000000000 bytes"),
+    ],
+)
+def test_data_that_do_not_fit_get_one_sentence(error, capsys):
+    with pytest.raises(SystemExit), one_sentence():
+        raise error
+    assert capsys.readouterr().err == (
+        "hrf: the data need more memory than there is; expected fewer rows or columns\n"
+    )
+    with pytest.raises(RuntimeError, match="a bug"), one_sentence():
+        raise RuntimeError("a bug")

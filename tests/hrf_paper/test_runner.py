@@ -17,7 +17,6 @@ from hrf_paper import datasets
 from hrf_paper.experiments import lambda_estimates, registry
 from hrf_paper.experiments.registry import EXPERIMENTS
 from hrf_paper.experiments.speech import measure as speech_measure
-from hrf_paper.resume import FinishedParts
 
 TINY = replace(lambda_estimates.EXPERIMENT.quick, dim=3, n_projections=(1, 2), draws=20, angles=4)
 
@@ -198,20 +197,6 @@ def test_parts_of_other_settings_are_not_reused(tiny, tmp_path, monkeypatch):
     assert run("lambda", "--quick", "--seed", "1", "--out", str(tmp_path)).exit_code == 0
     assert rest == list(tiny.parts(TINY))
     assert (tmp_path / ".parts").exists()  # the parts of seed 0 are kept
-
-
-def test_finished_parts(tmp_path):
-    kept = FinishedParts(tmp_path, {"name": "x"})
-    assert len(kept) == 0
-    assert "a" not in kept
-    kept["a"], kept["b"] = {"value": 0.1}, {"value": [1, 2]}
-    assert sorted(FinishedParts(tmp_path, {"name": "x"})) == ["a", "b"]
-    assert FinishedParts(tmp_path, {"name": "x"})["a"] == {"value": 0.1}
-    assert "a" not in FinishedParts(tmp_path, {"name": "y"})
-    del kept["a"]
-    assert list(kept) == ["b"]
-    kept.clear()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from hrf.learn import KernelClassifier
+from hrf.learn import KernelClassifier, kept_rows
 from learn.models import ROWS, rows
 
 X = rows()
@@ -46,21 +46,53 @@ def test_shapes(y):
     assert np.array_equal(model.classes_[probability.argmax(1)], model.predict(X))
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
-def test_parts_come_close_to_all_rows(loss):
-    """The quadratic that stands for earlier rows is not exact, but far better than forgetting them."""
-    whole = KernelClassifier(loss=loss, **GIVEN).fit(X, TWO)
-    model, forgetful = KernelClassifier(loss=loss, **GIVEN), None
-    order = np.argsort(X[:, 1])  # parts differ from each other
-    for part in np.array_split(order, 4):
-        model.partial_fit(X[part], TWO[part], classes=["no", "yes"])
-        forgetful = KernelClassifier(loss=loss, **GIVEN).partial_fit(
-            X[part], TWO[part], classes=["no", "yes"]
-        )
-    exact = whole.decision_function(X)
-    differences = [np.abs(m.decision_function(X) - exact).mean() for m in (model, forgetful)]
-    assert differences[0] < differences[1] / 2
-    assert model.score(X, TWO) > 0.95
+both_losses = pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+ORDERS = {"by class": np.argsort(TWO, kind="stable"), "by a column": np.argsort(X[:, 1])}
+
+
+def in_parts(order, y=TWO, n_parts=4, **given):
+    model = KernelClassifier(**GIVEN | given)
+    for part in np.array_split(order, n_parts):
+        model.partial_fit(X[part], y[part], classes=np.unique(y))
+    return model
+
+
+@both_losses
+@pytest.mark.parametrize("order", ORDERS)
+def test_parts_in_any_order_are_a_fit_while_all_rows_are_kept(loss, order):
+    """The minimum is the same; the searches for it end within the tolerance of each other."""
+    model = in_parts(ORDERS[order], loss=loss, tol=1e-7)
+    whole = KernelClassifier(loss=loss, tol=1e-7, **GIVEN).fit(X, TWO)
+    np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-3)
+    assert len(model.kept_[0]) == ROWS
+
+
+@both_losses
+@pytest.mark.parametrize("y", [TWO, THREE], ids=["two", "three"])
+def test_a_sample_of_rows_comes_close_to_all_rows(loss, y, monkeypatch):
+    monkeypatch.setattr(kept_rows, "_KEPT", 120)
+    whole = KernelClassifier(loss=loss, **GIVEN).fit(X, y)
+    for order in (np.argsort(y, kind="stable"), ORDERS["by a column"]):
+        model = in_parts(order, y, loss=loss)
+        assert len(model.kept_[0]) <= 120
+        assert (model.predict(X) == whole.predict(X)).mean() > 0.95
+
+
+def test_rows_that_are_left_out_leave_the_minimum_where_it_was(monkeypatch):
+    """A part without information, of weight 0 but for one row, does not move the weights by more than that row."""
+    monkeypatch.setattr(kept_rows, "_KEPT", 120)
+    model = KernelClassifier(tol=1e-7, **GIVEN).fit(X, TWO)
+    before = model.decision_function(X)
+    model.partial_fit(X, TWO, sample_weight=np.append(1e-9, np.zeros(ROWS - 1)))
+    np.testing.assert_allclose(model.decision_function(X), before, atol=1e-4)
+
+
+def test_a_rare_class_is_kept(monkeypatch):
+    monkeypatch.setattr(kept_rows, "_KEPT", 40)
+    rare = np.where(np.arange(ROWS) == 7, "rare", "common")
+    model = in_parts(np.arange(ROWS), rare)
+    assert np.bincount(model.kept_[1]).tolist() == [20, 1]
+    assert model.kept_[4].tolist() == [ROWS - 1, 1]
 
 
 def test_one_part_is_a_fit():
@@ -78,6 +110,14 @@ def test_classes_are_told_beforehand():
         KernelClassifier().fit(X, np.full(ROWS, "yes"))
     with pytest.raises(ValueError, match="Unknown label type: continuous"):
         KernelClassifier().fit(X, X[:, 0])
+
+
+def test_classes_stay_the_same():
+    model = KernelClassifier(**GIVEN).partial_fit(X, TWO, classes=["no", "yes"])
+    model.partial_fit(X, TWO, classes=["yes", "no"])
+    sentence = r"classes=\['no', 'maybe'\] is not the same as on last call to partial_fit; expected .*no.*yes"
+    with pytest.raises(ValueError, match=sentence):
+        model.partial_fit(X, TWO, classes=["no", "maybe"])
 
 
 def test_too_few_steps_are_said():

@@ -107,6 +107,46 @@ def test_a_block_without_rows_is_no_matter():
     assert model.predict(empty).compute().shape == (ROWS,)
 
 
+def unknown_lengths(parts):
+    """A Dask array of blocks whose lengths it does not know."""
+    return da.concatenate(
+        [da.from_delayed(dask.delayed(u), (np.nan, *u.shape[1:]), u.dtype) for u in parts],
+        allow_unknown_chunksizes=True,
+    )
+
+
+def with_empty_partitions(values):
+    """The first, the last and a middle partition have no rows."""
+    return unknown_lengths([values[:0], values[:150], values[:0], values[:0], values[150:], values[:0]])
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_partitions_without_rows_are_no_matter(name):
+    y = targets(name, X)
+    lazy, series = with_empty_partitions(X), None if y is None else with_empty_partitions(y)
+    expected = output(clone(MODELS[name]).fit(X, y), X)
+    model = clone(MODELS[name]).fit(lazy, series)
+    found = output(model, lazy).compute()
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    if name == "k-means":
+        assert len(set(zip(found.tolist(), expected.tolist(), strict=True))) == 3
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    if name == "process":
+        assert model.predict(lazy, return_std=True)[1].compute().shape == (ROWS,)
+    if name != "features":
+        model.partial_fit(lazy, series)
+
+
+def test_rows_outside_the_sampled_blocks_are_found():
+    """Only block 1 of 40 has rows, and 16 blocks from 0 to 39 are sampled first."""
+    blocks = [slice(None) if k == 1 else slice(0) for k in range(40)]
+    lazy, series = (unknown_lengths([u[rows] for rows in blocks]) for u in (X, targets("ridge", X)))
+    model = clone(MODELS["ridge"]).fit(lazy, series)
+    alone = clone(MODELS["ridge"]).fit(X, targets("ridge", X))
+    np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-6)
+
+
 def bad(k, value):
     """Rows with a value in the k-th block."""
     x = X.copy()
@@ -147,6 +187,7 @@ def bad(k, value):
         ),
         (LAZY, da.full(ROWS, np.nan, chunks=CHUNK), ValueError, "y has values that are NaN or infinite"),
         (LAZY[LAZY[:, 0] > 99], None, ValueError, r"Found array with 0 sample\(s\)"),
+        (LAZY[:, :0], None, ValueError, r"Found array with 0 feature\(s\)"),
     ],
 )
 def test_what_cannot_be_used_gets_a_sentence(x, y, kind, sentence):
@@ -164,6 +205,13 @@ def test_partitions_of_unknown_lengths_have_to_match():
         KernelRidge().fit(frame[frame[0] > 1], dd.from_pandas(pd.Series(X[:, 0]), npartitions=5))
 
 
+@pytest.mark.parametrize("name", ["process", "logistic"])
+def test_one_target_per_row(name):
+    two = da.from_array(np.stack([targets(name, X)] * 2, 1), chunks=(CHUNK, 2))
+    with pytest.raises(ValueError, match=r"y has shape \(400, 2\); expected one target per row, \(N,\)"):
+        clone(MODELS[name]).fit(LAZY, two)
+
+
 def test_continuous_targets_are_no_classes():
     with pytest.raises(ValueError, match="Unknown label type: continuous"):
         KernelClassifier().fit(LAZY, da.from_array(X[:, 0], chunks=CHUNK))
@@ -175,16 +223,15 @@ def test_results_of_blocks_meet_in_a_tree(monkeypatch):
     original = module.reduce
     monkeypatch.setattr(module, "reduce", lambda f, group: seen.append(len(group)) or original(f, group))
     x = da.from_array(X, chunks=(5, COLUMNS))  # 80 blocks
-    total = module.DaskRows(x, None, 1).reduce(lambda rows, _: len(rows), lambda a, b: a + b)
+    total = module.DaskRows(x, None, 1).reduce(lambda block: len(block.x), lambda a, b: a + b)
     assert total == ROWS
     assert seen == [8] * 10 + [8, 2] + [2]
 
 
 def test_blocks_are_read_in_smaller_blocks(monkeypatch):
     """Features are wider than rows: a chunk of any size makes no more of them than a block in memory."""
-    seen = []
     monkeypatch.setattr("hrf.learn.rows._BLOCK_NUMBERS", 64 * 10)
-    module.DaskRows(LAZY, None, 64).reduce(lambda rows, _: seen.append(len(rows)), lambda a, b: None)
+    seen = module.DaskRows(LAZY, None, 64).reduce(lambda block: [len(block.x)], lambda a, b: a + b)
     assert max(seen) == 10
     assert sum(seen) == ROWS
 

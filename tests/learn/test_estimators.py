@@ -15,23 +15,30 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import hrf
-from hrf.learn import KernelClassifier, KernelRidge, RandomFeatures
+from hrf.learn import KernelClassifier, KernelKMeans, KernelRidge, RandomFeatures
 from hrf.learn import rows as rows_module
 from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
 NAMES = sorted(MODELS)
 
 
-def checked(estimator):
+# "auto" chooses a map by rows without their weights; scikit-learn's own KMeans fails these two checks as well.
+CHOSEN_WITHOUT_WEIGHTS = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "the map is chosen without weights"
+    for kind in ("dense", "sparse")
+}
+
+
+def checked(estimator, expected=None):
     """Run scikit-learn's checks; those that are skipped need a setting of the environment."""
-    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=expected)
     assert {r["check_name"] for r in results if r["status"] == "skipped"} <= {"check_array_api_input"}
-    return [(r["check_name"], r["exception"]) for r in results if r["status"] not in ("passed", "skipped")]
+    return [(r["check_name"], r["exception"]) for r in results if r["status"] == "failed"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scikit_learn_finds_nothing_to_complain_about(name):
-    width = {"n_components": 16} if name == "features" else {"n_features": 16}
+    width = {"n_components": 32} if name == "features" else {"n_features": 32}
     given = {"gamma": "scale"} | width
     assert checked(clone(MODELS[name]).set_params(**given)) == []
 
@@ -39,7 +46,10 @@ def test_scikit_learn_finds_nothing_to_complain_about(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", sorted({type(model) for model in MODELS.values()}, key=lambda c: c.__name__))
 def test_nor_with_default_arguments(cls):
-    assert checked(cls()) == []
+    if cls is KernelKMeans:  # a few checks have four rows
+        assert checked(cls(n_clusters=3), CHOSEN_WITHOUT_WEIGHTS) == []
+    else:
+        assert checked(cls()) == []
 
 
 @pytest.fixture(params=NAMES)

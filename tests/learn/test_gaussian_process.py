@@ -93,6 +93,22 @@ def test_constant_targets_have_no_noise():
     assert deviation.max() < 1e-6
 
 
+@pytest.mark.parametrize(("factor", "said"), [(1e150, "is 4e"), (1e200, "overflows"), (1e-80, "is 4e")])
+def test_targets_whose_squares_are_no_numbers_are_refused(factor, said):
+    with pytest.raises(
+        ValueError, match=rf"the root mean square of the targets {said}.*; expected between 1e-60"
+    ):
+        KernelGaussianProcess(**GIVEN).fit(X, factor * Y)
+
+
+@pytest.mark.parametrize("factor", [2.0**-180, 2.0**320])
+def test_targets_of_any_size_have_deviations_of_their_size(factor):
+    expected = KernelGaussianProcess(**GIVEN).fit(X, Y).predict(X, return_std=True)
+    found = KernelGaussianProcess(**GIVEN).fit(X, factor * Y).predict(X, return_std=True)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine / factor, theirs, rtol=1e-6)
+
+
 def test_features_that_underflow_leave_the_mean_of_the_targets():
     """Positive features of long rows are about exp(−γ‖x‖²), here below 1e-400 for all γ that are tried."""
     rng = np.random.default_rng(0)

@@ -48,7 +48,7 @@ def test_partial_fit_keeps_the_means_of_all_rows():
 def test_an_empty_cluster_keeps_its_centre():
     model = KernelKMeans(**GIVEN).partial_fit(X)
     before = model.cluster_centers_.copy()
-    one = X[TRUE == 0]
+    one = X[TRUE == 0][::2]
     model.partial_fit(one)
     moved = np.abs(model.cluster_centers_ - before).max(1) > 0
     assert moved.sum() == 1

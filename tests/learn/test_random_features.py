@@ -11,6 +11,7 @@ import hrf
 from hrf.advice.kernel_maps import ADVISED, NAMES
 from hrf.learn import RandomFeatures
 from hrf.learn.random_features import combined_moments, moments, targets_of_any_kind
+from hrf.learn.rows import Block
 from learn.models import COLUMNS, rows
 
 X = rows()
@@ -62,7 +63,7 @@ def test_gamma_scale_is_that_of_scikit_learn():
 
 
 def test_moments_of_parts_make_the_moments_of_all():
-    parts = [moments(part, None) for part in np.array_split(X + 1e4, 7)]
+    parts = [moments(Block(part)) for part in np.array_split(X + 1e4, 7)]
     total = parts[0]
     for part in parts[1:]:
         total = combined_moments(total, part)

@@ -7,6 +7,7 @@ import pytest
 from sklearn.kernel_ridge import KernelRidge as ExactRidge
 
 from hrf.learn import KernelRidge
+from hrf.learn.rows import Block
 from hrf.learn.sums import Spectrum, Sums
 from learn.models import rows, targets
 
@@ -61,6 +62,17 @@ def test_no_penalty_is_least_squares():
     np.testing.assert_allclose(model.predict(X), expected, atol=1e-8)
 
 
+@pytest.mark.parametrize(("first", "later"), [(1, 2), (2, 1), (3, 2)])
+def test_the_number_of_targets_stays_the_same(first, later):
+    y = np.stack([Y, Y**2, Y**3], 1)
+    model = KernelRidge(gamma=0.3, feature_map="trigonometric", n_features=16).partial_fit(X, y[:, :first])
+    with pytest.raises(
+        ValueError, match=f"y has {later} targets per row; expected {first}, as in the rows before"
+    ):
+        model.partial_fit(X, y[:, :later])
+    assert len(model.sums_.targets) == first
+
+
 def test_targets_are_required():
     with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
         KernelRidge().fit(X)
@@ -69,7 +81,8 @@ def test_targets_are_required():
 def test_sums_of_parts_are_sums_of_all():
     f = np.random.default_rng(0).normal(size=(30, 4)) + 5
     y = f[:, :1]
-    whole, parts = Sums.of(f, y), Sums.of(f[:11], y[:11]).plus(Sums.of(f[11:], y[11:]))
+    whole = Sums.of(Block(f, y))
+    parts = Sums.of(Block(f[:11], y[:11])).plus(Sums.of(Block(f[11:], y[11:])))
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-13)
     centred = f - f.mean(0)

@@ -116,6 +116,16 @@ def test_draws_state_their_probabilities(case, data):
 
 @given(classes)
 @cases(4)
+def test_every_class_can_be_drawn(case):
+    """So that a loss on draws leaves nothing out: no probability is below the share of uniform draws."""
+    sampler, queries = case.sampler(), case.vectors()
+    least = log_probs(sampler, queries).exp().min() * case.number
+    assert least >= sampler.uniform_share * (1 - 64 * torch.finfo(case.dtype).eps)
+    assert sampler.uniform_share > 0
+
+
+@given(classes)
+@cases(4)
 def test_probabilities_do_not_depend_on_the_batch(case):
     sampler, queries = case.sampler(), case.vectors()
     apart = torch.cat([log_probs(sampler, query) for query in queries.split(1)])

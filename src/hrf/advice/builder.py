@@ -16,13 +16,24 @@ from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive
 
-__all__ = ["Builder", "largest_measured", "largest_within"]
+__all__ = ["MOST_COLUMNS", "Builder", "check_matrix", "largest_measured", "largest_within"]
 
 # No map has more active features than this many times the budget, however cheap they are to compute, since
 # attention touches every one of them.
 _WIDEST = 16
 _TOO_SLOW = 1.25  # times the time allowed; less is noise
 _STEPS, _TOLERANCE = 6, 1.1
+
+MOST_COLUMNS = 2048  # of maps with a d × d matrix: fitting takes d³ operations
+
+
+def check_matrix(dim: int) -> None:
+    """Refuse more columns than a map with a matrix is fitted to."""
+    if dim > MOST_COLUMNS:
+        raise ValueError(
+            f"vectors have {dim} columns, and the map has a matrix of {dim} × {dim} numbers; expected at most "
+            f"{MOST_COLUMNS} columns, as a projection or PCA makes them"
+        )
 
 
 class Builder(NamedTuple):

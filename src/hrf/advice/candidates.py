@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from hrf.advice.builder import Builder
+from hrf.advice.builder import MOST_COLUMNS, Builder, check_matrix
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive, Trigonometric
@@ -54,8 +54,6 @@ def proposals(builder: Builder) -> Iterator[Proposal]:
     yield Proposal("trigonometric", "isotropic", partial(builder.sized, partial(Trigonometric, builder.dim)))
     plain = partial(builder.sized, partial(Positive, builder.dim))
     yield Proposal("positive", "isotropic", plain, f"FAVOR+; {positive}")
-    yield Proposal("FAVOR++", "isotropic", partial(_fitted_positive, builder, OptimalPositive), positive)
-    yield Proposal("FAVOR#", "fitted", partial(_fitted_positive, builder, DenseExponential), positive)
     yield Proposal("angular hybrid", "hybrid", partial(_best_hybrid, builder, AngularHybrid, [{}]))
     gaussian = partial(_best_hybrid, builder, GaussianHybrid, _gaussian_settings(builder))
     yield Proposal("Gaussian hybrid", "hybrid", gaussian)
@@ -65,12 +63,22 @@ def proposals(builder: Builder) -> Iterator[Proposal]:
 
     about = "positive features about the means"
     yield Proposal("centred", "fitted", exponential(matrix=None, shift=True), about)
+    if builder.dim > MOST_COLUMNS:
+        yield Proposal("maps with a matrix", "fitted", partial(_refused, builder))
+        return
+    yield Proposal("FAVOR++", "isotropic", partial(_fitted_positive, builder, OptimalPositive), positive)
+    yield Proposal("FAVOR#", "fitted", partial(_fitted_positive, builder, DenseExponential), positive)
     for kind in ("real-diagonal", "real-full", "complex-full"):
         yield Proposal(kind, "fitted", exponential(matrix=kind, shift=False))
         # About the means E xyᵀ is 0, so nothing tells a complex matrix where to be imaginary.
         if kind.startswith("real"):
             yield Proposal(f"{kind}, centred", "fitted", exponential(matrix=kind, shift=True))
     yield from _clustered(builder)
+
+
+def _refused(builder: Builder) -> FeatureMap:
+    check_matrix(builder.dim)
+    raise AssertionError("there is no map to build")
 
 
 def _fitted_positive(builder: Builder, cls: type[OptimalPositive | DenseExponential]) -> FeatureMap:

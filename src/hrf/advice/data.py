@@ -44,7 +44,8 @@ class Data(NamedTuple):
             if (longest := float(torch.linalg.vector_norm(vectors, dim=-1).max())) > _LONGEST:
                 raise ValueError(
                     f"the longest of the {name} has norm {longest:.1e} (with the root of scale); expected at most "
-                    f"{_LONGEST:.0e}: standardise or divide them, random features are for norms of about 1"
+                    f"{_LONGEST:.0e}, as random features are for norms of about 1: scale the columns (StandardScaler), "
+                    "or divide all by one number"
                 )
         return cls(q, k, v)
 

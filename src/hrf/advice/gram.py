@@ -92,8 +92,8 @@ def plain_features(feature_map: FeatureMap, x: Tensor) -> Tensor:
     features = values.mul_(log_scale.exp())
     if not math.isfinite(float(features.sum())):
         raise OverflowError(
-            f"features reach exp({float(log_scale.max()):.0f}), which {x.dtype} cannot hold; standardise the rows, "
-            "lower gamma, or use trigonometric features"
+            f"features reach exp({float(log_scale.max()):.0f}), which {x.dtype} cannot hold; scale the columns "
+            "(StandardScaler), lower gamma, or use trigonometric features"
         )
     return features
 

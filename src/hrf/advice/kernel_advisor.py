@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from hrf.advice.advisor import FAILURES, Progress
+from hrf.advice.builder import check_matrix
 from hrf.advice.cost import seconds
 from hrf.advice.data import as_vectors
 from hrf.advice.findings import Candidate, Settings
@@ -24,6 +25,7 @@ LEAST_ROWS = 8  # six to fit to, and two to measure on
 # With fewer rows to fit to, maps are chosen that do not stay the best with more.
 _FITTED, _HELD_OUT = 4096, 2048
 _FITTED_SHARE = 0.75
+_WITH_MATRIX = ("optimal-positive", "dense-exponential")
 _FAMILIES = {"trigonometric": "isotropic", "optimal-positive": "isotropic"}
 _NOTES = {
     "trigonometric": "exact at x = y",
@@ -81,6 +83,8 @@ def advise_kernel(
         if progress is not None:
             progress(name, index, len(ADVISED))
         try:
+            if name in _WITH_MATRIX:
+                check_matrix(settings.dim)
             arguments: dict[str, Any] = {"kernel": kernel, "projection": projection, "seed": seed}
             ranking.append(_measured(name, make_map(name, fitted, budget, **arguments), problem, settings))
         except FAILURES as error:

@@ -44,7 +44,7 @@ _MACHINE = Terms(
     ignores="the rows",
     columns="width, state: features per row; FLOPs, µs: per row to map; kernel ε: root of the mean squared error of "
     "the kernel over pairs of rows, in closed form",
-    ways=("raise the budget", "lower gamma", "use the exact kernel"),
+    ways=("scale the columns (StandardScaler)", "raise the budget", "lower gamma", "use the exact kernel"),
 )
 _TERMS = {
     "attention": _ATTENTION,

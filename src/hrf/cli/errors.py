@@ -22,6 +22,10 @@ def one_sentence() -> Iterator[None]:
         yield
     except (ValueError, OSError, ImportError) as error:
         raise _stopped(f"{error}") from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise
+        raise _stopped("the data need more memory than there is; expected fewer rows or columns") from error
     except KeyboardInterrupt as stop:
         raise _stopped(f"{stop}" or "interrupted", code=130) from stop
 

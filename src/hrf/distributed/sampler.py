@@ -59,7 +59,7 @@ class ShardedSoftmaxSampler(Sampler):
         *,
         group: Group = None,
         radius: float | None = None,
-        uniform_share: float | None = None,
+        uniform_share: float = 0.1,
         leaf_size: int | None = None,
     ) -> None:
         ranks, options = (

@@ -13,13 +13,13 @@ from typing_extensions import Self
 from hrf.advice.kernel_maps import KernelName
 from hrf.features.base import FeatureMap
 from hrf.learn.random_features import RandomFeatures
-from hrf.learn.rows import Array, Rows
+from hrf.learn.rows import Array, Block, Rows, as_columns
 from hrf.learn.storage import Saved
 from hrf.learn.sums import Sums
 from hrf.learn.validation import rows_of
 from hrf.projections import ProjectionKind
 
-__all__ = ["FeatureModel", "row_sums"]
+__all__ = ["FeatureModel", "WeightedModel", "row_sums"]
 
 
 class FeatureModel(Saved, BaseEstimator):
@@ -49,16 +49,15 @@ class FeatureModel(Saved, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows ``X (N, d)`` and targets y: arrays, data frames, or Dask collections."""
-        rows = self._rows(X, y, reset=True)
-        self._begin(rows)
-        self._add(rows)
-        return self
+        return self._learn(X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Continue with more rows; the first call chooses γ and the map by its rows."""
-        begun = hasattr(self, "features_")
-        rows = self._rows(X, y, reset=not begun)
-        if not begun:
+        return self._learn(X, y, reset=not hasattr(self, "features_"))
+
+    def _learn(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Self:
+        rows = self._rows(x, y, weight, reset=reset)
+        if reset:
             self._begin(rows)
         self._add(rows)
         return self
@@ -84,14 +83,19 @@ class FeatureModel(Saved, BaseEstimator):
 
     def _numbers(self, y: Array) -> Array:
         """Turn targets into numbers ``(n, k)`` to choose a map by."""
-        return y.astype(np.float64).reshape(len(y), -1)
+        return as_columns(y).astype(np.float64)
 
-    def _rows(self, x: Any, y: Any, *, reset: bool) -> Rows:
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _rows(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Rows:
         if y is None and self.__sklearn_tags__().target_tags.required:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; expected one target per row"
             )
-        return rows_of(self, x, y, width=self.n_features, reset=reset, **self._target_checks)
+        return rows_of(self, x, y, weight, width=self.n_features, reset=reset, **self._target_checks)
 
     def _new_rows(self, x: Any) -> Rows:
         """Check rows to predict for."""
@@ -99,6 +103,19 @@ class FeatureModel(Saved, BaseEstimator):
         return rows_of(self, x, width=self.n_features, reset=False)
 
 
-def row_sums(features: RandomFeatures, numbers: Callable[[Array], Array] | None, x: Array, y: Any) -> Sums:
+class WeightedModel(FeatureModel):
+    """A model whose rows may have weights: a row of weight w counts as w equal rows, except where maps are chosen."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from rows ``X (N, d)``, targets y, and weights ``(N,)``: arrays, data frames, or Dask collections."""
+        return self._learn(X, y, sample_weight, reset=True)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue with more rows; the first call chooses γ and the map by its rows."""
+        return self._learn(X, y, sample_weight, reset=not hasattr(self, "features_"))
+
+
+def row_sums(features: RandomFeatures, numbers: Callable[[Array], Array] | None, block: Block) -> Sums:
     """Step of `Rows`: normal equations of a block, with targets turned into numbers unless they are left out."""
-    return Sums.of(features.block(x), None if numbers is None else numbers(y))
+    y = None if numbers is None else numbers(block.y)
+    return Sums.of(block._replace(x=features.block(block.x), y=y))

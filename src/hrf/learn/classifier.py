@@ -1,8 +1,11 @@
 """`KernelClassifier`: logistic regression or a support vector machine on features.
 
 `fit` minimises the loss of all rows plus (α/2)‖w‖² by L-BFGS, one pass over the rows per step, in coordinates in which
-the normal equations are the identity. `partial_fit` minimises the loss of its rows plus a quadratic, which stands for
-all rows before them: the penalty, and their curvatures about the weights at that time.
+the normal equations are the identity. A sample of rows per class stays behind (``kept_rows.py``) for `partial_fit`,
+which minimises the loss of the kept and of the new rows. While no class has more rows than are kept, that is the loss
+of all rows so far. Afterwards the kept rows of a class stand for all its rows, with larger weights, and a linear term
+makes the present weights w the minimum of what is kept, so that a sample replaces all rows in the curvature of the loss
+but not in its minimum (Jordan, Lee, Yang, 2019).
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ from hrf.advice.kernel_maps import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.base import FeatureModel
+from hrf.learn.kept_rows import KeptRows, keep, kept_per_class
 from hrf.learn.losses import LossName, loss_of
-from hrf.learn.random_features import RandomFeatures
+from hrf.learn.random_features import RandomFeatures, seed_of
 from hrf.learn.ridge import linear_step
-from hrf.learn.rows import Array, Rows
+from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
 
 __all__ = ["KernelClassifier"]
@@ -55,6 +59,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         coef_: w, ``(D, 1)`` for two classes, ``(D, k)`` for more.
         intercept_: ``(1,)`` or ``(k,)``.
         n_iter_: number of steps of the last optimisation.
+        kept_: up to 16,384 of the rows, with their classes and weights, for `partial_fit`; files hold them too.
 
     >>> import numpy as np
     >>> from hrf.learn import KernelClassifier
@@ -83,25 +88,29 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         self.max_iter = max_iter
         self.tol = tol
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows ``X (N, d)`` and their classes y ``(N,)``."""
-        rows = self._rows(X, y, reset=True)
-        self.classes_ = rows.reduce(_classes, np.union1d)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from rows ``X (N, d)``, their classes y ``(N,)`` and weights ``(N,)``."""
+        rows = self._rows(X, y, sample_weight, reset=True)
+        self.classes_ = rows.reduce(_classes, _union)
         if len(self.classes_) < 2:
             raise ValueError(f"the targets have 1 class, {self.classes_[0]!r}; expected 2 or more classes")
         self._begin(rows)
         self._add(rows)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
-        """Continue with more rows; the first call needs all ``classes``."""
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Continue with more rows, in any order; the first call needs all ``classes``."""
         if not hasattr(self, "features_"):
             if classes is None:
                 raise ValueError(
                     "the first call of partial_fit has no classes; expected all classes, as classes="
                 )
             self.classes_ = np.unique(classes)
-        return super().partial_fit(X, y)
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(
+                f"classes={classes!r} is not the same as on last call to partial_fit; expected {self.classes_!r}"
+            )
+        return self._learn(X, y, sample_weight, reset=not hasattr(self, "features_"))
 
     def decision_function(self, X: Any) -> Any:
         """Return scores: ``(N,)`` for two classes, where the second is positive; ``(N, k)`` for more."""
@@ -127,22 +136,37 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         super()._begin(rows)
         width = self.features_.feature_map_.feature_dim
         self.weights_ = np.zeros((width + 1, 1 if len(self.classes_) == 2 else len(self.classes_)))
-        # Curvature of all that came before: the penalty at first, which leaves out the intercept.
-        self.precision_ = np.diag(np.append(np.full(width, float(self.alpha)), 0.0))
+        self.penalty_ = np.append(np.full(width, float(self.alpha)), 0.0)[:, None]  # leaves out the intercept
+        self.pull_ = np.zeros_like(self.weights_)
+        self.kept_: list[Array] = []
 
     def _add(self, rows: Rows) -> None:
+        kept = KeptRows(*self.kept_) if self.kept_ else None
+        tables = [rows] if kept is None else [self._table(kept), rows]
+        self.weights_ = self._minimised(tables)
+        self.coef_, self.intercept_ = self.weights_[:-1], self.weights_[-1]
+        most = kept_per_class(rows.n_features, len(self.classes_))
+        draw = partial(
+            keep, self.codes, len(self.classes_), most, [seed_of(self.random_state), self._n_seen(kept)]
+        )
+        new = rows.reduce(draw, partial(KeptRows.plus, most=most))
+        kept = new if kept is None else kept.plus(new, most)
+        if kept.thinned:
+            self.pull_ = -self._slope([self._table(kept)], self.weights_)[1]
+        self.kept_ = list(kept)
+
+    def _minimised(self, tables: list[Rows]) -> Array:
+        """Return the weights with the least loss of the tables, penalty and linear term."""
         before, shape = self.weights_, self.weights_.shape
-        gram = rows.reduce(partial(_gram, self.features_), np.add)
-        metric = self.precision_ + loss_of(self.loss).bound * gram
-        values, vectors = np.linalg.eigh(metric)
+        gram = sum(rows.reduce(partial(_gram, self.features_), np.add) for rows in tables)
+        values, vectors = np.linalg.eigh(np.diag(self.penalty_[:, 0]) + loss_of(self.loss).bound * gram)
         # Weights per coordinate.
         change = vectors / np.sqrt(values.clip(min=np.finfo(float).eps * values[-1]))
 
         def objective(coordinates: Array) -> tuple[float, Array]:
-            step = change @ coordinates.reshape(shape)
-            value, slope = rows.reduce(partial(_loss, self, before + step), _plus)
-            pull = self.precision_ @ step
-            return value + 0.5 * float((step * pull).sum()), (change.T @ (slope + pull)).ravel()
+            weights = before + change @ coordinates.reshape(shape)
+            value, slope = self._slope(tables, weights)
+            return value + float((self.pull_ * weights).sum()), (change.T @ (slope + self.pull_)).ravel()
 
         start = np.zeros(before.size)
         limit = self.tol * float(np.abs(objective(start)[1]).max())
@@ -151,10 +175,23 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         self.n_iter_ = int(found.nit)
         if found.nit >= self.max_iter:
             message = f"L-BFGS stopped after {found.nit} steps (max_iter); the weights are not the best yet"
-            warnings.warn(message, ConvergenceWarning, stacklevel=3)
-        self.weights_ = before + change @ found.x.reshape(shape)
-        self.coef_, self.intercept_ = self.weights_[:-1], self.weights_[-1]
-        self.precision_ = self.precision_ + rows.reduce(partial(_curvature, self, self.weights_), np.add)
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        return before + change @ found.x.reshape(shape)
+
+    def _slope(self, tables: list[Rows], weights: Array) -> tuple[float, Array]:
+        """Return loss and penalty at the weights, and their gradient."""
+        parts = [rows.reduce(partial(_loss, self, weights), _plus) for rows in tables]
+        pull = self.penalty_ * weights
+        return sum(part[0] for part in parts) + 0.5 * float((weights * pull).sum()), sum(
+            (part[1] for part in parts), pull
+        )
+
+    def _table(self, kept: KeptRows) -> Rows:
+        return ArrayRows(kept.x, self.classes_[kept.codes], self.n_features, kept.scaled_weight)
+
+    @staticmethod
+    def _n_seen(kept: KeptRows | None) -> int:
+        return 0 if kept is None else int(kept.totals.sum())
 
     def _best(self, scores: Array) -> Array:
         places = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(1)
@@ -170,15 +207,20 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         return codes
 
 
-def _classes(x: Array, y: Array) -> Array:
-    """Step of `Rows`: the classes of a block."""
-    check_classification_targets(y)
-    return np.unique(y)
+def _classes(block: Block) -> Array:
+    """Step of `Rows`: the classes of a block, as far as rows have weights."""
+    check_classification_targets(block.y)
+    return np.unique(block.y if block.weight is None else block.y[block.weight > 0])
 
 
-def _scored(model: KernelClassifier, finish: Any, x: Array, y: Any) -> Array:
+def _union(first: Array, second: Array) -> Array:
+    """Return the classes of both; an array without classes has no say in their type."""
+    return np.union1d(first, second) if len(first) and len(second) else first if len(first) else second
+
+
+def _scored(model: KernelClassifier, finish: Any, x: Array) -> Array:
     """Step of `Rows`: scores of a block, turned into what is asked for."""
-    return finish(linear_step(model.features_, model.coef_, model.intercept_, x, y))
+    return finish(linear_step(model.features_, model.coef_, model.intercept_, x))
 
 
 def _probabilities(scores: Array) -> Array:
@@ -193,23 +235,18 @@ def _design(features: RandomFeatures, x: Array) -> Array:
     return np.hstack([f.astype(np.float64, copy=False), np.ones((len(f), 1))])
 
 
-def _gram(features: RandomFeatures, x: Array, y: Any) -> Array:
+def _gram(features: RandomFeatures, block: Block) -> Array:
     """Step of `Rows`: products of features and ones, summed over rows."""
-    design = _design(features, x)
-    return design.T @ design
+    design = _design(features, block.x)
+    return block.weighted(design).T @ design
 
 
-def _loss(model: KernelClassifier, weights: Array, x: Array, y: Array) -> tuple[float, Array]:
+def _loss(model: KernelClassifier, weights: Array, block: Block) -> tuple[float, Array]:
     """Step of `Rows`: the loss at the weights, and its gradient."""
-    loss, design, codes = loss_of(model.loss), _design(model.features_, x), model.codes(y)
+    loss, design, codes = loss_of(model.loss), _design(model.features_, block.x), model.codes(block.y)
     scores = design @ weights
-    return loss.value(scores, codes), design.T @ loss.slope(scores, codes)
-
-
-def _curvature(model: KernelClassifier, weights: Array, x: Array, y: Array) -> Array:
-    """Step of `Rows`: the second derivative of the loss, on average over classes."""
-    design = _design(model.features_, x)
-    return (design * loss_of(model.loss).curvature(design @ weights, model.codes(y))[:, None]).T @ design
+    value = float(block.weighted(loss.value(scores, codes)).sum())
+    return value, design.T @ block.weighted(loss.slope(scores, codes))
 
 
 def _plus(first: tuple[float, Array], second: tuple[float, Array]) -> tuple[float, Array]:

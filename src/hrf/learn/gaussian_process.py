@@ -23,7 +23,7 @@ from hrf.features.base import FeatureMap
 from hrf.learn.base import FeatureModel, row_sums
 from hrf.learn.random_features import RandomFeatures, seed_of
 from hrf.learn.ridge import linear_step
-from hrf.learn.rows import Array, Rows
+from hrf.learn.rows import Array, Block, Rows
 from hrf.learn.sums import Spectrum, Sums
 from hrf.projections import ProjectionKind
 
@@ -32,6 +32,7 @@ __all__ = ["KernelGaussianProcess"]
 _FACTORS = 2.0 ** np.arange(-4, 5)  # of γ = "scale", among which the evidence chooses
 # Least mean of the kernel's diagonal: positive features underflow for large γ, and λ has to stay a number.
 _LEAST = 1e-100
+_LEAST_TARGET, _MOST_TARGET = 1e-60, 1e100  # their squares, summed, stay numbers
 _RATIOS = np.linspace(-20, 5, 51)  # logarithms of λ over the mean of the kernel's diagonal
 
 
@@ -102,7 +103,9 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
 
     def _add(self, rows: Rows) -> None:
         sums = rows.reduce(partial(_all_sums, self.candidates_, self._numbers), _all_plus)
-        self.sums_ = _all_plus(self.sums_, sums) if self.sums_ else sums
+        sums = _all_plus(self.sums_, sums) if self.sums_ else sums
+        _check_size(sums[0])
+        self.sums_ = sums
         fits = [_Fit.of(total, self.noise) for total in self.sums_]
         self.log_evidences_ = np.array([fit.log_evidence for fit in fits])
         best = int(self.log_evidences_.argmax())
@@ -113,6 +116,18 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
         self.coef_ = fit.spectrum.solve(fit.ratio, fit.right)[:, 0]
         # Var f = s² λ φᵀ(ΦᵀΦ + λ)⁻¹φ = ‖φᵀ spread‖²
         self.spread_ = fit.spectrum.vectors * np.sqrt(fit.noise / (fit.spectrum.values + fit.ratio))
+
+
+def _check_size(sums: Sums) -> None:
+    """Refuse targets whose squares are too large or too small for numbers."""
+    with np.errstate(over="ignore"):
+        size = float(np.sqrt(sums.squares[0] / sums.n_rows))
+    if size and not _LEAST_TARGET < size < _MOST_TARGET:
+        reached = f"is {size:.0e}" if math.isfinite(size) else "overflows"
+        raise ValueError(
+            f"the root mean square of the targets {reached}; expected between {_LEAST_TARGET:g} and {_MOST_TARGET:g}: "
+            "scale them first (TransformedTargetRegressor with StandardScaler)"
+        )
 
 
 class _Fit(NamedTuple):
@@ -160,16 +175,16 @@ def _evidence(
     return -0.5 * (n * math.log(2 * math.pi * amplitude) + log_determinant + residual / amplitude), amplitude
 
 
-def _all_sums(candidates: list[RandomFeatures], numbers: Any, x: Array, y: Any) -> list[Sums]:
+def _all_sums(candidates: list[RandomFeatures], numbers: Any, block: Block) -> list[Sums]:
     """Step of `Rows`: normal equations for every γ."""
-    return [row_sums(features, numbers, x, y) for features in candidates]
+    return [row_sums(features, numbers, block) for features in candidates]
 
 
 def _all_plus(first: list[Sums], second: list[Sums]) -> list[Sums]:
     return [a.plus(b) for a, b in zip(first, second, strict=True)]
 
 
-def _deviation(features: RandomFeatures, spread: Array, noise: float, x: Array, y: Any) -> Array:
+def _deviation(features: RandomFeatures, spread: Array, noise: float, x: Array) -> Array:
     """Step of `Rows`: standard deviations of new targets."""
     latent = np.square(features.block(x) @ spread.astype(x.dtype)).sum(-1)
     return np.sqrt(latent + x.dtype.type(noise))

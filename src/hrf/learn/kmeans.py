@@ -13,9 +13,9 @@ from typing_extensions import Self
 from hrf.advice.kernel_maps import KernelName
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
-from hrf.learn.base import FeatureModel
+from hrf.learn.base import WeightedModel
 from hrf.learn.random_features import RandomFeatures, seed_of
-from hrf.learn.rows import Array, Rows
+from hrf.learn.rows import Array, Block, Rows
 from hrf.projections import ProjectionKind
 
 __all__ = ["KernelKMeans"]
@@ -24,7 +24,7 @@ _SAMPLED = 4096  # rows that the first centres are found on
 _STARTS = 4
 
 
-class KernelKMeans(ClusterMixin, FeatureModel):
+class KernelKMeans(ClusterMixin, WeightedModel):
     """Kernel k-means: clusters of rows whose features are near each other.
 
     The first centres are those of k-means on a sample of rows. `fit` then passes over all rows until no centre moves;
@@ -74,9 +74,9 @@ class KernelKMeans(ClusterMixin, FeatureModel):
 
     cluster_centers_: Array
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Find clusters of rows ``X (N, d)``; y is ignored."""
-        rows = self._rows(X, None, reset=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find clusters of rows ``X (N, d)`` with weights ``(N,)``; y is ignored."""
+        rows = self._rows(X, None, sample_weight, reset=True)
         self._begin(rows)
         for passes in range(check_count("max_iter", self.max_iter)):
             self.n_iter_, found = passes + 1, self._pass(rows)
@@ -93,15 +93,20 @@ class KernelKMeans(ClusterMixin, FeatureModel):
         """Return the cluster of every row, ``(N,)``; lazily for Dask collections."""
         return self._labels(self._new_rows(X))
 
-    def _rows(self, x: Any, y: Any, *, reset: bool) -> Rows:
-        return super()._rows(x, None, reset=reset)
+    def _rows(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Rows:
+        return super()._rows(x, None, weight, reset=reset)
 
     def _begin(self, rows: Rows) -> None:
         super()._begin(rows)
         seed = seed_of(self.random_state)
-        sample = self.features_.block(rows.sample(_SAMPLED, seed)[0]).astype(np.float64)
+        sample = rows.sample(_SAMPLED, seed)
+        order = np.lexsort(
+            sample.x.T
+        )  # one order of rows, so that equal rows and weighted rows have equal starts
+        features = self.features_.block(sample.x[order]).astype(np.float64)
+        weight = None if sample.weight is None else sample.weight[order]
         start = KMeans(check_count("n_clusters", self.n_clusters), n_init=_STARTS, random_state=seed)
-        self.cluster_centers_ = start.fit(sample).cluster_centers_
+        self.cluster_centers_ = start.fit(features, sample_weight=weight).cluster_centers_
         self.counts_ = np.zeros(self.n_clusters)
 
     def _add(self, rows: Rows) -> None:
@@ -132,7 +137,9 @@ class _Clusters(NamedTuple):
 
     def means(self, empty: Array) -> Array:
         """Return the centres; a cluster without rows keeps its own from ``empty``."""
-        return np.where(self.counts[:, None] > 0, self.sums / np.maximum(self.counts, 1)[:, None], empty)
+        return np.where(
+            self.counts[:, None] > 0, self.sums / np.where(self.counts > 0, self.counts, 1)[:, None], empty
+        )
 
 
 def _distances(features: Array, centres: Array) -> Array:
@@ -140,15 +147,17 @@ def _distances(features: Array, centres: Array) -> Array:
     return np.square(centres).sum(-1) - 2 * features @ centres.T
 
 
-def _nearest(features: RandomFeatures, centres: Array, x: Array, y: Any) -> Array:
+def _nearest(features: RandomFeatures, centres: Array, x: Array) -> Array:
     """Step of `Rows`: the nearest centre of every row."""
     return _distances(features.block(x), centres).argmin(-1).astype(np.int32)
 
 
-def _cluster_sums(features: RandomFeatures, centres: Array, x: Array, y: Any) -> _Clusters:
+def _cluster_sums(features: RandomFeatures, centres: Array, block: Block) -> _Clusters:
     """Step of `Rows`: sums by nearest centre."""
-    f = features.block(x).astype(np.float64, copy=False)
+    f = features.block(block.x).astype(np.float64, copy=False)
     distances = _distances(f, centres)
-    member = np.equal(distances.argmin(-1)[:, None], np.arange(len(centres))).astype(np.float64)
-    inertia = (distances.min(-1) + np.square(f).sum(-1)).clip(min=0).sum()
+    member = block.weighted(
+        np.equal(distances.argmin(-1)[:, None], np.arange(len(centres))).astype(np.float64)
+    )
+    inertia = block.weighted((distances.min(-1) + np.square(f).sum(-1)).clip(min=0)).sum()
     return _Clusters(member.sum(0), member.T @ f, np.array(inertia))

@@ -76,7 +76,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _rows(self, x: Any, y: Any, *, reset: bool) -> Rows:
+    def _rows(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Rows:
         return super()._rows(x, None, reset=reset)
 
     def _begin(self, rows: Rows) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -25,7 +24,7 @@ from hrf.advice.kernel_maps import KernelName, make_map
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.features.gaussian import GaussianKernel
-from hrf.learn.rows import Array, Rows
+from hrf.learn.rows import Array, Block, Rows, as_columns
 from hrf.learn.storage import Saved
 from hrf.learn.validation import rows_of
 from hrf.projections import ProjectionKind
@@ -33,6 +32,7 @@ from hrf.projections import ProjectionKind
 __all__ = ["RandomFeatures", "seed_of"]
 
 _SAMPLED = 6144  # rows that maps are chosen by and fitted to
+_SAMPLED_NUMBERS = 1 << 26  # the most numbers in them: 512 MB in float64
 _PAIRED = 256  # rows on each side of the pairs that errors are measured on
 _MOST_CLASSES = 100  # whole numbers with more values than this are amounts, not classes
 
@@ -99,7 +99,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         """
         check_count("n_components", self.n_components)
         seed = seed_of(self.random_state)
-        x, y = rows.sample(_SAMPLED, seed)
+        x, y, _ = rows.sample(min(_SAMPLED, max(2 * _PAIRED, _SAMPLED_NUMBERS // rows.n_features)), seed)
         self.gamma_ = self._gamma(rows)
         self.scale_ = math.sqrt(input_scale(self.kernel, self.gamma_))
         y = None if targets is None or y is None else targets(y)
@@ -112,7 +112,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         """Map rows ``X (N, d)`` to features ``(N, D)``, in the precision of X; lazily for Dask collections."""
         check_is_fitted(self, "feature_map_")
         rows = rows_of(self, X, width=self.feature_map_.feature_dim, reset=False)
-        return rows.map(partial(block_features, self))
+        return rows.map(self.block)
 
     def block(self, x: Array) -> Array:
         """Map the checked rows of one block, ``(n, d) -> (n, D)``."""
@@ -126,6 +126,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.sparse = True
         return tags
 
     def _gamma(self, rows: Rows) -> float:
@@ -179,20 +180,16 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         return GramProblem(alone, alone).error(self.feature_map_, 1, Generator()).value
 
 
-def block_features(features: RandomFeatures, x: Array, y: Any) -> Array:
-    """Step of `Rows`: features of a block."""
-    return features.block(x)
-
-
-def moments(x: Array, y: Any) -> tuple[int, float, float]:
-    """Step of `Rows`: number of entries, their mean, and the sum of squares about it."""
-    mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
-    return x.size, mean, float(np.square(x - mean, dtype=np.float64).sum())
+def moments(block: Block) -> tuple[float, float, float]:
+    """Step of `Rows`: number of entries, their mean, and the sum of squares about it; rows count with their weights."""
+    n = block.n_rows * block.x.shape[1]
+    mean = float(block.weighted(block.x).sum(dtype=np.float64)) / n if n else 0.0
+    return n, mean, float(block.weighted(np.square(block.x - mean, dtype=np.float64)).sum())
 
 
 def combined_moments(
-    first: tuple[int, float, float], second: tuple[int, float, float]
-) -> tuple[int, float, float]:
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float, float]:
     """Combine `moments` of two blocks (Chan et al., 1979)."""
     (n, mean, squares), (m, other, more) = first, second
     if not n + m:
@@ -207,7 +204,7 @@ def targets_of_any_kind(y: Array) -> Array:
         classes = np.unique(y)
         if len(classes) <= _MOST_CLASSES or y.dtype.kind not in "iuf":
             return np.equal(y.reshape(-1, 1), classes).astype(np.float64)
-    return y.reshape(len(y), -1)
+    return as_columns(y)
 
 
 def seed_of(random_state: Any) -> int:

@@ -9,7 +9,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from hrf.advice.kernel_maps import KernelName
 from hrf.features.base import FeatureMap
-from hrf.learn.base import FeatureModel, row_sums
+from hrf.learn.base import WeightedModel, row_sums
 from hrf.learn.random_features import RandomFeatures
 from hrf.learn.rows import Array, Rows
 from hrf.learn.sums import Spectrum, Sums
@@ -18,7 +18,7 @@ from hrf.projections import ProjectionKind
 __all__ = ["KernelRidge", "linear_step"]
 
 
-class KernelRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
+class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     """Kernel ridge regression: min Σ ‖y − wᵀφ(x) − b‖² + α‖w‖², with an intercept b that is not penalised.
 
     Sums of D² + Dk numbers are all that is kept of the rows, so that memory does not depend on how many there are.
@@ -75,6 +75,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
 
     def _add(self, rows: Rows) -> None:
         sums = rows.reduce(partial(row_sums, self.features_, self._numbers), Sums.plus)
+        if self.sums_ is not None and len(sums.targets) != len(self.sums_.targets):
+            raise ValueError(
+                f"y has {len(sums.targets)} targets per row; expected {len(self.sums_.targets)}, as in the rows before"
+            )
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         centred = self.sums_.centred()
         coef = Spectrum.of(centred.gram).solve(self.alpha, centred.cross)
@@ -82,6 +86,6 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
 
 
-def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array, y: Any) -> Array:
+def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array) -> Array:
     """Step of `Rows`: φᵀw + b of a block, in the precision of x."""
     return (features.block(x) @ coef.astype(x.dtype) + intercept).astype(x.dtype)

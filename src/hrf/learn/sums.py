@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import Self
 
-from hrf.learn.rows import Array
+from hrf.learn.rows import Array, Block
 
 __all__ = ["Spectrum", "Sums"]
 
 
 class Sums(NamedTuple):
-    """Sums over rows, in float64.
+    """Sums over rows, each with its weight, in float64.
 
     Attributes:
         n_rows: number n of rows.
@@ -32,15 +32,14 @@ class Sums(NamedTuple):
     squares: Array
 
     @classmethod
-    def of(cls, features: Array, targets: Array | None = None) -> Self:
-        """Sum over rows of features ``(n, D)`` and targets ``(n,)`` or ``(n, k)``."""
-        f = features.astype(np.float64, copy=False)
-        y = (
-            np.zeros((len(f), 0))
-            if targets is None
-            else targets.astype(np.float64, copy=False).reshape(len(f), -1)
-        )
-        return cls(np.array(float(len(f))), f.sum(0), f.T @ f, y.sum(0), f.T @ y, (y * y).sum(0))
+    def of(cls, block: Block) -> Self:
+        """Sum over rows of features ``(n, D)`` and targets ``(n, k)``."""
+        f = block.x.astype(np.float64, copy=False)
+        y = np.zeros((len(f), 0)) if block.y is None else block.y.astype(np.float64, copy=False)
+        wf, wy = block.weighted(f), block.weighted(y)
+        with np.errstate(over="ignore"):  # targets of 1e200 are sound but for their squares
+            squares = (wy * y).sum(0)
+        return cls(np.array(block.n_rows), wf.sum(0), wf.T @ f, wy.sum(0), wf.T @ y, squares)
 
     def plus(self, other: Sums) -> Self:
         """Add the sums over other rows."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.utils.validation import validate_data
 
-from hrf.learn.rows import DTYPES, ArrayRows, Rows
+from hrf.learn.rows import DTYPES, Array, ArrayRows, Rows, check_weights
 
 __all__ = ["is_dask", "rows_of"]
 
@@ -16,22 +16,36 @@ def is_dask(data: Any) -> bool:
     return type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
 
 
-def rows_of(estimator: Any, x: Any, y: Any = None, *, width: int, reset: bool, **checks: Any) -> Rows:
+def rows_of(
+    estimator: Any, x: Any, y: Any = None, weight: Any = None, *, width: int, reset: bool, **checks: Any
+) -> Rows:
     """Check data as scikit-learn does and return their rows.
 
     Args:
         estimator: gets ``n_features_in_`` and ``feature_names_in_`` if ``reset``; they are compared otherwise.
-        x: ``(N, d)``: an array, a data frame of pandas or polars, or a Dask array or data frame.
+        x: ``(N, d)``: an array, a sparse matrix, a data frame of pandas or polars, or a Dask array or data frame.
         y: targets, or ``None``.
+        weight: weights of rows ``(N,)``, not negative, or ``None``.
         width: number of features that steps make per row.
         reset: whether the estimator learns its columns from this data.
         **checks: arguments of scikit-learn's ``validate_data``, for targets.
     """
-    if is_dask(x) or is_dask(y):
+    if any(map(is_dask, (x, y, weight))):
         from hrf.learn.dask_rows import dask_rows
 
-        return dask_rows(estimator, x, y, width=width, reset=reset)
+        return dask_rows(
+            estimator, x, y, weight, width=width, reset=reset, multi_output=checks.get("multi_output", False)
+        )
+    shared: dict[str, Any] = {"dtype": DTYPES, "accept_sparse": "csr", "reset": reset}
     if y is None:
-        return ArrayRows(validate_data(estimator, x, dtype=DTYPES, reset=reset), None, width)
-    x, y = validate_data(estimator, x, y, dtype=DTYPES, reset=reset, **checks)
-    return ArrayRows(x, y, width)
+        x = validate_data(estimator, x, **shared)
+    else:
+        x, y = validate_data(estimator, x, y, **shared, **checks)
+    return ArrayRows(x, y, width, None if weight is None else _some_weights(weight, x.shape[0]))
+
+
+def _some_weights(weight: Any, n: int) -> Array:
+    weights = check_weights(weight, n)
+    if not weights.any():
+        raise ValueError(f"sample_weight is 0 for all {n} rows; expected at least one non-zero number")
+    return weights

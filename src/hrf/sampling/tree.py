@@ -35,16 +35,16 @@ _SMALLEST = 1e-20  # features of queries below this become 0; each query has len
 _NOISE = (
     4  # units of rounding, relative to the lengths of query and node, at which a signed estimate counts as 0
 )
-_UNIFORM_SHARE = 0.1  # share of uniform draws, for maps whose estimates can be negative
 
 
 class SoftmaxSampler(EmbeddingSampler):
     """Independent draws in proportion to the estimated kernel, in O(features · log C) per draw.
 
-    For a map without negative estimates q(c | x) = K̂(x, c) / Σ K̂(x, c'). Other maps can estimate a mass below 0: such a
+    A share ε of the draws is uniform, q = (1 − ε) q_tree + ε/C, so that every class can be drawn: estimates for long
+    vectors underflow to 0 where the kernel does not, and a loss on draws that leave classes out is biased. For a map
+    without negative estimates q_tree(c | x) = K̂(x, c) / Σ K̂(x, c'). Other maps can estimate a mass below 0: such a
     branch is not taken, nor is a branch whose mass is rounding noise; if all branches of a node are like that, one is
-    drawn in proportion to its number of classes. So that no class becomes unreachable, a share ε of the draws is
-    uniform: q = (1 − ε) q_tree + ε/C.
+    drawn in proportion to its number of classes.
 
     Memory: the copy of the embeddings, C·d numbers, and up to 4/3 · C/leaf_size · features for the nodes. A million
     classes of length 200 and 256 features take 0.80 GB and 0.34 GB in float32, with leaves of 4.
@@ -58,7 +58,7 @@ class SoftmaxSampler(EmbeddingSampler):
         feature_map: any map for vectors of length d, without heads, for the softmax or the Gaussian kernel.
         radius: give queries and embeddings this length r before they are mapped, so that the kernel is exp(r² cos θ);
             ``None`` leaves them as they are.
-        uniform_share: ε; by default 0 for maps without negative estimates and 0.1 for other maps.
+        uniform_share: ε. With 0, draws are in proportion to the estimates alone, and classes may be left out.
         leaf_size: classes per leaf; larger leaves save memory and cost time. With 1 the features of all classes are
             held: the default if they take at most 256 MB, and else 4.
 
@@ -78,7 +78,7 @@ class SoftmaxSampler(EmbeddingSampler):
         feature_map: FeatureMap,
         *,
         radius: float | None = None,
-        uniform_share: float | None = None,
+        uniform_share: float = 0.1,
         leaf_size: int | None = None,
     ) -> None:
         if radius is not None:
@@ -90,11 +90,8 @@ class SoftmaxSampler(EmbeddingSampler):
                 f"the feature map has heads={feature_map.heads}, factorised={feature_map.factorised}; expected a "
                 "map without heads whose estimates are products of features"
             )
-        share = uniform_share
-        if share is None:
-            share = 0.0 if feature_map.nonnegative else _UNIFORM_SHARE
-        if not 0 <= share < 1:
-            raise ValueError(f"uniform_share is {share}; expected 0 ≤ uniform_share < 1")
+        if not 0 <= uniform_share < 1:
+            raise ValueError(f"uniform_share is {uniform_share}; expected 0 ≤ uniform_share < 1")
         self._radius = radius  # set before the embeddings, which are scaled to it
         super().__init__(class_embeddings, torch.promote_types(feature_map.dtype, torch.float32))
         if feature_map.dim != self.dim:
@@ -102,7 +99,7 @@ class SoftmaxSampler(EmbeddingSampler):
                 f"class_embeddings has {self.dim} columns, the map was built for {feature_map.dim}"
             )
         self.feature_map = feature_map.to(self.embeddings.device)
-        self.uniform_share = share
+        self.uniform_share = uniform_share
         if leaf_size is None:
             held = self.tree_classes * feature_map.feature_dim * self.embeddings.itemsize
             leaf_size = 1 if held <= tuning.TREE_HELD_BYTES else tuning.TREE_LEAF
