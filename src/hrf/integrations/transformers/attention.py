@@ -22,7 +22,7 @@ from hrf._attention.operator import Operands, call_operator, tensors_of
 from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
-from hrf.integrations.transformers.decoding import attend_and_keep, found, watch
+from hrf.integrations.transformers.decoding import attend_and_keep, layer_of
 from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall
 from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
@@ -82,7 +82,7 @@ class _Attention:
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
         if self.has_map and _decodable(call, dropout):
-            output = _decoded(module, call, self.map_of(module, call), key)
+            output = _decoded(call, self.map_of(module, call), key)
         else:
             output = self.attend(module, call)
         if can_look(output) and not _is_finite(output):
@@ -193,17 +193,13 @@ def _decodable(call: AttentionCall, dropout: float) -> bool:
     return call.is_causal and not (dropout or torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
-def _decoded(module: nn.Module, call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
+def _decoded(call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
     """Attend from the state that is kept beside the cache, if there is one, and keep the next one."""
-    watch(module)
-    kept, held = found(module, keys)
-    if kept is not None and not kept.precedes(call, feature_map):
-        kept = None
-    if kept is None:
-        feature_map.to(call.query.device)
-        if call.query.shape[2] == 1 < call.key.shape[2] and not held:
-            return attend(call, feature_map)  # twice as fast as to build a state that no call would find
-    return attend_and_keep(call, feature_map, kept, keys)
+    layer = layer_of(keys)
+    feature_map.to(call.query.device)
+    if layer is None and call.query.shape[2] == 1 < call.key.shape[2]:
+        return attend(call, feature_map)  # twice as fast as to build a state that no call would find
+    return attend_and_keep(call, feature_map, layer)
 
 
 def _index(module: nn.Module) -> int:
