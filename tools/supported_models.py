@@ -114,7 +114,7 @@ def outcome(model_type: str) -> str:
         "position_bias": "refused: position bias",
         "softcap": "refused: soft cap of the logits",
         "s_aux": "refused: attention sinks",
-        "neither causal nor": "refused: sliding window or other mask",
+        "neither causal nor": "refused: neither causal nor bidirectional",
         "attention_mask": "refused: a mask of pairs",
         "does more": "refused: more than attention",
     }

@@ -40,6 +40,7 @@ small {{ color: #666; }}
   table.claims thead {{ display: none; }}
   table.claims tr {{ border-bottom: 2px solid #ddd; padding: .5rem 0; }}
   table.claims td {{ border: 0; padding: .1rem 0; }}
+  table.claims td:empty {{ display: none; }}
   table.claims td[data-name]::before {{ content: attr(data-name) ": "; color: #666; font-weight: 400; }}
   td.verdict {{ white-space: normal !important; }}
 }}

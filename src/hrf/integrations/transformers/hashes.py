@@ -2,7 +2,7 @@
 
 PyTorch counts the in-place operations on a tensor, but not under ``torch.inference_mode``, nor through ``.data`` or
 NumPy. So the bits are read: a hash is the sum of the vectors of a head, taken as integers, with a random weight per
-token. A change of one token always shows, and a change of several tokens is missed at most once in 2³¹ times.
+token. A change of one token always shows, and a change of several tokens is missed about once in 2³¹ times.
 """
 
 from __future__ import annotations
