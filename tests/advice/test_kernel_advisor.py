@@ -78,7 +78,7 @@ def test_the_words_are_those_of_kernel_machines(by_kernel, by_ridge):
     text = f"{by_kernel}"
     assert "mean of the kernel" in text
     assert "the root mean squared error of the kernel is" in text
-    assert "The relative error of ridge regression is" in f"{by_ridge}"
+    assert "the relative error of ridge regression is" in f"{by_ridge}"
     for advice in (by_kernel, by_ridge):
         assert "attention" not in f"{advice}{advice.legend}"
     assert by_ridge.uniform == 1
