@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import hrf
+from hrf.advice.page import page
 from hrf.advice.summaries import SummaryFinding
 from hrf.advice.wording import glossary, headline, sentences, warning
 
@@ -65,3 +66,5 @@ def test_words_in_names_are_explained(found):
     assert words in str(found)
     only = replace(found, ranking=[c for c in found.ranking if c.name == "positive"], beyond=[])
     assert glossary(only) == ""
+    assert "\n\n\n" not in str(only)
+    assert "<small>.</small>" not in page(only, b"", b"")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,8 +60,11 @@ def figure(advice: Findings, *, narrow: bool = False) -> Figure:
         f"norm {s.query_norm:.1f}" if s.for_machines else f"norms {s.query_norm:.1f} and {s.key_norm:.1f}"
     )
     about = f"{counts(s)}, {lengths}"
-    ranks.set_title(about, loc="left", size=9.5, color=_GREY)
-    plane.set_title("error against cost: down and left is better", loc="left", size=9.5, color=_GREY)
+    side: Literal["left", "right"] = (
+        "right" if narrow else "left"
+    )  # names of maps leave more room on their side
+    ranks.set_title(about, loc=side, size=9.5, color=_GREY)
+    plane.set_title("error against cost: down and left is better", loc=side, size=9.5, color=_GREY)
     drawing.draw_without_rendering()  # only then are places on the page known
     _write_labels(plane, labelled, best)
     return drawing

@@ -60,7 +60,7 @@ def table(advice: Advice) -> Table:
         HEADER,
         rows,
         title=f"{counts(s)}, budget {s.budget} by {s.unit}",
-        caption=f"{advice.legend}; {advice.glossary}",
+        caption="; ".join(filter(None, [advice.legend, advice.glossary])),
         styles={0: "bold green", reference: "dim"},
         sections=[reference],
     )
@@ -90,11 +90,11 @@ def page(advice: Advice, drawing: bytes, narrow: bytes) -> str:
     _, *others = advice.sentences()  # the first is the headline
     sentences = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in others)
     warning = f'<p class="warning">Warning: {escape(advice.warning)}</p>\n' if advice.warning else ""
+    words = f"<p><small>{escape(advice.glossary)}.</small></p>\n" if advice.glossary else ""
     body = f"""<h1>{escape(advice.headline)}</h1>
 {_about(advice)}
 {warning}{sentences}
-<p><small>{escape(advice.glossary)}.</small></p>
-{pages.image(drawing, "Errors and costs of all maps", narrow)}
+{words}{pages.image(drawing, "Errors and costs of all maps", narrow)}
 <h2>How to use {escape(name)}</h2>
 <pre>{escape(_usage(advice))}</pre>
 <p><small>{escape(_explanation(advice))}</small></p>

@@ -93,7 +93,8 @@ class Advice(Findings):
         if self.beyond:
             lines.insert(len(self.ranking) + 3, rule)
         warning = [f"Warning: {self.warning}"] if self.warning else []
-        return "\n".join([*lines, self.legend, self.glossary, "", *self.sentences(), *warning])
+        explained = filter(None, [self.legend, self.glossary])
+        return "\n".join([*lines, *explained, "", *self.sentences(), *warning])
 
 
 def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
