@@ -22,7 +22,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-from hrf.integrations.transformers import check
+from hrf.integrations.transformers import Support, check
 from hrf.integrations.transformers.interface import why_unsupported
 
 __all__ = ["built", "outcome", "small_config", "table"]
@@ -108,13 +108,13 @@ def outcome(model_type: str) -> str:
     finally:
         gc.collect()
     if answer:
-        return "works"
+        return _by_windows(model_type, answer)
     reasons = {
         "never calls": "refused: has no attention in the interface",
         "position_bias": "refused: position bias",
         "softcap": "refused: soft cap of the logits",
         "s_aux": "refused: attention sinks",
-        "neither causal nor": "refused: sliding window or other mask",
+        "neither causal nor": "refused: neither causal nor bidirectional",
         "attention_mask": "refused: a mask of pairs",
         "does more": "refused: more than attention",
     }
@@ -123,16 +123,31 @@ def outcome(model_type: str) -> str:
     )
 
 
+def _by_windows(model_type: str, answer: Support) -> str:
+    """Return which layers of a model that works have a window, by its default configuration: small ones lack some."""
+    kinds = getattr(CONFIG_MAPPING[model_type](), "layer_types", None) or []
+    local = [kind in ("sliding_attention", "chunked_attention") for kind in kinds if "attention" in kind]
+    if not local:
+        local = [name in answer.windowed for name in answer.layers]
+    if all(local):
+        return "works up to the window: every layer has one, and keeps PyTorch's attention beyond it"
+    return "works in global layers: layers with a window keep PyTorch's attention" if any(local) else "works"
+
+
 def table(model_types: list[str]) -> str:
-    """Check architectures, one process per core, and write a table: one row per outcome."""
+    """Check architectures, one process per core, and write a section per outcome: lists wrap on narrow screens."""
     found: dict[str, list[str]] = defaultdict(list)
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_quiet) as pool:
         for index, (name, words) in enumerate(zip(model_types, pool.map(outcome, model_types), strict=True)):
             print(f"{index + 1} of {len(model_types)}: {name}: {words}", file=sys.stderr, flush=True)
             found[words].append(name)
-    order = sorted(found, key=lambda words: (words != "works", words.startswith("not"), -len(found[words])))
-    rows = [f"| {words} | {len(found[words])} | {', '.join(found[words])} |" for words in order]
-    return "\n".join(["| outcome | number | model types |", "| --- | --- | --- |", *rows])
+    order = sorted(found, key=lambda words: (words.startswith("not"), not _works(words), -len(found[words])))
+    sections = [f"### {w[0].upper()}{w[1:]} ({len(found[w])})\n\n{', '.join(found[w])}" for w in order]
+    return "\n\n".join(sections)
+
+
+def _works(words: str) -> bool:
+    return words.startswith("works")
 
 
 def _quiet() -> None:
@@ -150,7 +165,7 @@ def main(names: list[str]) -> None:
     note = f"With Transformers {transformers.__version__}:\n\n{table(everything)}"
     text = PAGE.read_text()
     before, after = text[: text.index(START)], text[text.index(END) :]
-    PAGE.write_text(f"{before}{START}\n{note}\n{after}")
+    PAGE.write_text(f"{before}{START}\n{note}\n\n{after}")
 
 
 if __name__ == "__main__":

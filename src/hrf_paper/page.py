@@ -15,6 +15,8 @@ from hrf_paper.experiments.verdicts import MARKS, RULE, VERDICTS, verdict_text
 
 __all__ = ["experiment_page", "index_page"]
 
+_HEADER = ("the paper's claim", "paper", "ours", "matching", "verdict")
+
 
 def experiment_page(data: dict[str, Any], tables: Sequence[Table], drawing: bytes) -> str:
     """Return the page of one experiment: verdicts, the figure, tables, settings.
@@ -75,9 +77,10 @@ def _verdicts(data: dict[str, Any]) -> str:
     for claim in _claims(data):
         texts = [claim[key] for key in ("claim", "paper", "ours", "matching")]
         verdict = verdict_text(*(claim[key] for key in ("matched", "total", "cases", "criterion")))
-        rows.append(pages.row([*texts, verdict], classes=["verdict"], style=claim["verdict"]))
+        cells = [*texts, verdict]
+        rows.append(pages.row(cells, classes=["verdict"], style=claim["verdict"], names=_HEADER))
     return f"""<table class="claims">
-<thead>{pages.row(["the paper's claim", "paper", "ours", "matching", "verdict"], "th")}</thead>
+<thead>{pages.row(_HEADER, "th")}</thead>
 <tbody>
 {chr(10).join(rows)}
 </tbody>

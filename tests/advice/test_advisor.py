@@ -225,7 +225,8 @@ def test_table_and_sentences(clustered, hopeless):
     assert lines[0].split()[:3] == ["map", "width", "state"]
     assert lines[2].startswith(clustered.ranking[0].name)
     assert sum("uniform attention  " in line for line in lines) == 1
-    assert f"Use {clustered.ranking[0].name}" in text
+    assert f"{clustered.ranking[0].name} has the smallest error" in text
+    assert clustered.legend in text
     assert "Warning" not in text
     assert "Warning: no map" in str(hopeless)
 

@@ -220,7 +220,9 @@ def test_the_verdict_is_on_the_output_of_the_whole_model(tokens):
     ("error", "words"), [(0.01, "close"), (0.2, "visibly"), (0.8, "of no use"), (float("nan"), "of no use")]
 )
 def test_verdicts(error, words):
-    assert words in Report({}, error).verdict
+    verdict = Report({}, error).verdict
+    assert words in verdict
+    assert ("hrf.SummarisedAttention" in verdict) == (words != "close")
 
 
 def test_a_model_that_fails_with_its_maps_keeps_exact_attention(tokens, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2Model, MistralConfig, MistralModel
+from transformers import Gemma2Config, Gemma2Model
 
 import hrf
 from hrf.integrations.transformers import FITTED, attention, convert, load_maps, register, save_maps
@@ -13,26 +13,12 @@ from integrations.models import (
     GROUPED,
     HEADS,
     LENGTH,
-    ROUNDING,
     SIZES,
     batches,
     bert,
-    final,
     llama,
     made,
 )
-
-
-def mistral(**options):
-    return MistralModel(MistralConfig(**SIZES, **GROUPED, **options))
-
-
-def test_windows_are_refused_unless_they_are_no_restriction(tokens, with_exact):
-    assert LENGTH == 11
-    expected, output = (final(made(mistral, name, sliding_window=11)(tokens)) for name in ("sdpa", "hrf"))
-    torch.testing.assert_close(output, expected, **ROUNDING)
-    with pytest.raises(ValueError, match="neither causal nor bidirectional over its 11 queries and 11 keys"):
-        made(mistral, sliding_window=10)(tokens)
 
 
 def test_packed_sequences_are_refused(tokens):
@@ -92,6 +78,9 @@ def test_unknown_names_and_too_few_batches():
     model = made(bert)
     with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of positive, angular"):
         register("other", "linear")
+    for wrong in (hrf.Positive(4, n_projections=2), 3, None):
+        with pytest.raises(TypeError, match=r"feature_map is .*; expected a name, a function of"):
+            register("other", wrong)
     with pytest.raises(ValueError, match="feature_map is 'linear'; expected one of clustered, fitted"):
         convert(model, batches(), feature_map="linear")
     with pytest.raises(ValueError, match="there is 1 batch; expected"):

@@ -25,12 +25,12 @@ _BEST = "best.safetensors"
 
 def publish(advice: Advice, out: Path) -> None:
     """Save all files in the directory ``out``; print the table and sentences about it."""
-    drawing = report.png(figure(advice))
+    drawing, narrow = report.png(figure(advice)), report.png(figure(advice, narrow=True))
     files = {
         "advice.png": drawing,
         "advice.json": to_json(advice).encode(),
         _BEST: _stored(advice),
-        "report.html": page(advice, drawing).encode(),
+        "report.html": page(advice, drawing, narrow).encode(),
     }
     for name, content in files.items():
         report.write(out / name, content)
@@ -60,7 +60,7 @@ def table(advice: Advice) -> Table:
         HEADER,
         rows,
         title=f"{counts(s)}, budget {s.budget} by {s.unit}",
-        caption=advice.legend,
+        caption="; ".join(filter(None, [advice.legend, advice.glossary])),
         styles={0: "bold green", reference: "dim"},
         sections=[reference],
     )
@@ -78,16 +78,24 @@ def _stored(advice: Advice) -> bytes:
         return path.read_bytes()
 
 
-def page(advice: Advice, drawing: bytes) -> str:
-    """Write one self-contained page: which map to use, the figure ``drawing`` (PNG), how to use the map, the table."""
+def page(advice: Advice, drawing: bytes, narrow: bytes) -> str:
+    """Write one self-contained page: what is best, the figure, how to use the best map, the table.
+
+    Args:
+        advice: the advice.
+        drawing: the figure as PNG.
+        narrow: the figure for narrow screens.
+    """
     name = advice.ranking[0].name
-    sentences = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in advice.sentences())
+    _, *others = advice.sentences()  # the first is the headline
+    sentences = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in others)
     warning = f'<p class="warning">Warning: {escape(advice.warning)}</p>\n' if advice.warning else ""
-    body = f"""<h1>Use {escape(name)}</h1>
+    words = f"<p><small>{escape(advice.glossary)}.</small></p>\n" if advice.glossary else ""
+    body = f"""<h1>{escape(advice.headline)}</h1>
 {_about(advice)}
 {warning}{sentences}
-{pages.image(drawing, "Errors and costs of all maps")}
-<h2>How to use it</h2>
+{words}{pages.image(drawing, "Errors and costs of all maps", narrow)}
+<h2>How to use {escape(name)}</h2>
 <pre>{escape(_usage(advice))}</pre>
 <p><small>{escape(_explanation(advice))}</small></p>
 <h2>All maps</h2>

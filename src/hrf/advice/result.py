@@ -46,8 +46,18 @@ class Advice(Findings):
         """The order of the table, and the meaning of its columns."""
         return wording.legend(self)
 
+    @property
+    def headline(self) -> str:
+        """What is best at this budget, and what is best of all."""
+        return wording.headline(self)
+
+    @property
+    def glossary(self) -> str:
+        """The meaning of the words in the names of the maps."""
+        return wording.glossary(self)
+
     def sentences(self) -> list[str]:
-        """Say which map to use, why, and how large its error is."""
+        """Say what is best, why, and how large its error is."""
         return wording.sentences(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +93,8 @@ class Advice(Findings):
         if self.beyond:
             lines.insert(len(self.ranking) + 3, rule)
         warning = [f"Warning: {self.warning}"] if self.warning else []
-        return "\n".join([*lines, "", *self.sentences(), *warning])
+        explained = filter(None, [self.legend, self.glossary])
+        return "\n".join([*lines, *explained, "", *self.sentences(), *warning])
 
 
 def _aligned(row: tuple[str, ...], widths: list[int]) -> str:

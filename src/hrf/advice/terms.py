@@ -33,8 +33,8 @@ _ATTENTION = Terms(
     error="relative error of the attention weights",
     reference="uniform attention",
     ignores="queries and keys",
-    columns="width: active features per vector; state: numbers that attention keeps per column of the values; "
-    "FLOPs, µs: per vector to map; kernel ε: median of √MSE/K over pairs, in closed form",
+    columns="width: active features per vector; state: numbers that attention keeps per column of the values, in place "
+    "of the keys; FLOPs, µs: per vector to map; kernel ε: median of √MSE/K over pairs, in closed form",
     ways=("raise the budget", "lower the scale of the logits", "compute exact attention"),
     limit=2.0,
 )

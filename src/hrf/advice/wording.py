@@ -1,26 +1,71 @@
-"""Advice in words: the cells of its table, sentences about the best map, and the warning."""
+"""Advice in words: the headline, the cells of its table, sentences about the best map, and the warning."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hrf.advice.findings import Candidate, Findings
 from hrf.advice.summaries import SummaryFinding
 from hrf.advice.terms import norms, terms_of
 from hrf.report.number_format import count, number
 
-__all__ = ["HEADER", "cells", "legend", "sentences", "uniform_cells", "warning"]
+__all__ = ["HEADER", "cells", "glossary", "headline", "legend", "sentences", "uniform_cells", "warning"]
 
 HEADER = ("map", "width", "state", "FLOPs", "µs", "error", "95 % interval", "kernel ε")
 
 _GOOD_ENOUGH = 0.5
 _NEARLY, _CHEAPER = 1.1, 0.8  # times the error and the FLOPs of the best map
-_NO_BETTER = 0.9  # times the error of uniform attention
+_HARDLY_BETTER = 0.9  # times the error of uniform attention
 _WITHIN = {
     "width": "with {} features or fewer",
     "flops": "with no more FLOPs than positive features of width {}",
     "time": "no slower than positive features of width {}",
 }
+
+
+# Words in the names of maps.
+_WORDS = {
+    "shifted": "expanded around the centres of clusters, unbiased",
+    "shrunk": "like shifted, with the random part multiplied by a factor below 1: less variance, some bias",
+    "separable": "one feature per pair of clusters, nothing random: no variance, some bias",
+    "moments": "a matrix per pair of clusters, from second moments",
+    "recentred": "the centres of clusters move to the keys at hand",
+    "centred": "vectors are taken relative to their means",
+}
+
+
+class _Rival(NamedTuple):
+    """What has a smaller error than every ranked map; ``why`` says why it is not ranked."""
+
+    name: str
+    error: float
+    why: str
+
+
+def _best_of_all(found: Findings) -> _Rival | None:
+    """Return the best of what is not ranked, unless the best map is better."""
+    rivals = [_Rival(c.name, found.expected_error(c), c.note) for c in found.beyond]
+    if (s := found.summarised) is not None:
+        rivals.append(_Rival("summarised attention", s.error, "it is no map"))
+    best = min(rivals, key=lambda rival: rival.error, default=None)
+    return None if best is None or best.error >= found.expected_error(found.ranking[0]) else best
+
+
+def headline(found: Findings) -> str:
+    """Say what is best at this budget, and what is best of all."""
+    best, rival = found.ranking[0], _best_of_all(found)
+    error = number(found.expected_error(best))
+    if rival is None:
+        return f"Use {best.name}: best at this budget, and best of all, error {error}"
+    first = f"Best map at this budget: {best.name}, error {error}"
+    return f"{first}; best of all: {rival.name}, error {number(rival.error)}"
+
+
+def glossary(found: Findings) -> str:
+    """Explain the words in the names of maps."""
+    names = " ".join(c.name for c in (*found.ranking, *found.beyond)).replace(",", "").split()
+    return "; ".join(f"{word}: {meaning}" for word, meaning in _WORDS.items() if word in names)
 
 
 def cells(candidate: Candidate) -> tuple[str, ...]:
@@ -53,12 +98,13 @@ def warning(found: Findings) -> str | None:
     """Say what is wrong and what to do if no ranked map is good enough; else return ``None``."""
     s, best, terms = found.settings, found.ranking[0], terms_of(found.settings)
     error = found.expected_error(best)
-    useless = error > _NO_BETTER * found.uniform
+    useless = error > _HARDLY_BETTER * found.uniform
     if not useless and error <= _GOOD_ENOUGH:
         return None
     text = f"no map is good enough at this budget: the best, {best.name}, has error {number(error)}"
     if useless:
-        text += f", no better than ignoring {terms.ignores} ({terms.reference}: {number(found.uniform)})"
+        how = "no" if error >= found.uniform else "hardly"
+        text += f", {how} better than ignoring {terms.ignores} ({terms.reference}: {number(found.uniform)})"
     sentence = norms(s)
     text += f". {sentence[0].upper()}{sentence[1:]}"
     if terms.limit is not None and s.query_norm * s.key_norm > terms.limit**2:
@@ -71,13 +117,16 @@ def warning(found: Findings) -> str | None:
 
 
 def sentences(found: Findings) -> list[str]:
-    """Say which map to use, why, and how large its error is."""
+    """Say what is best, why, and how large its error is."""
     best, s = found.ranking[0], found.settings
+    unlucky = "" if s.objective == "kernel" else ", unlucky draws of ω included"
     texts = [
-        f"Use {best.name}: of all maps {_WITHIN[s.unit].format(s.budget)}, it has the smallest error on "
-        "data it was not fitted to.",
-        f"The {terms_of(s).error} is {number(found.expected_error(best))}{_spread(found)}.",
+        f"{headline(found)}.",
+        f"Of all maps {_WITHIN[s.unit].format(s.budget)}, {best.name} has the smallest error on data it was not fitted "
+        f"to{unlucky}: the {terms_of(s).error} is {number(found.expected_error(best))}{_spread(found)}.",
     ]
+    if (rival := _best_of_all(found)) is not None and rival.why:
+        texts.append(f"Not ranked: {rival.name}, since {rival.why}.")
     if rivals := _rivals(found):
         texts.append(
             f"The best of the other families: {', '.join(rivals)}; {terms_of(s).reference} {number(found.uniform)}."

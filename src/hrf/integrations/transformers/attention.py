@@ -22,9 +22,9 @@ from hrf._attention.operator import Operands, call_operator, tensors_of
 from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
-from hrf.integrations.transformers.decoding import attend_and_keep, found, watch
+from hrf.integrations.transformers.decoding import attend_and_keep, layer_of
 from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
-from hrf.integrations.transformers.masks import AttentionCall
+from hrf.integrations.transformers.masks import AttentionCall, has_window, windowed
 from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
 
@@ -33,11 +33,17 @@ __all__ = ["attend", "drop_maps", "fitted_maps", "register", "switch", "use_maps
 _registrations = itertools.count()
 
 
-def register(name: str = "hrf", feature_map: MapName | Maker = "positive", *, seed: int = 0) -> None:
+def register(
+    name: str = "hrf",
+    feature_map: MapName | Maker | SummarisedAttention = "positive",
+    *,
+    seed: int = 0,
+) -> None:
     """Register ``attn_implementation=name`` with Transformers: linear attention with maps that need no data.
 
     Works for encoders, decoders and cross-attention, with grouped queries, padding, causal masks and generation with a
-    cache. Masks and arguments that linear attention cannot honour raise an error. Dropout drops keys, as in
+    cache. Layers with a sliding window keep PyTorch's attention, with their mask, where a sequence is longer than the
+    window. Masks and arguments that linear attention cannot honour raise an error. Dropout drops keys, as in
     `hrf.nn.MultiheadAttention`; ``output_attentions=True`` returns estimated weights, in quadratic time, if the model
     passes it to its layers (Llama does, GPT-2 does not). Models with attention of their own refuse the name when they
     are built; `check` says more.
@@ -45,7 +51,8 @@ def register(name: str = "hrf", feature_map: MapName | Maker = "positive", *, se
     Args:
         name: name of the implementation; not a name of Transformers' own, such as ``"sdpa"``.
         feature_map: as in `hrf.nn.MultiheadAttention`, except that it cannot be a map itself. Each layer makes its
-            own map at its first call, with one head per query head.
+            own map at its first call, with one head per query head. Or a `hrf.SummarisedAttention`, which all
+            layers share and which has no features.
         seed: seed of ω; layer i draws with ``seed + i``, so that a model has the same maps whenever it is loaded.
 
     >>> import transformers, hrf.integrations.transformers
@@ -54,7 +61,15 @@ def register(name: str = "hrf", feature_map: MapName | Maker = "positive", *, se
     >>> model = transformers.AutoModel.from_config(config, attn_implementation="hrf")
     """
     check_name(name)
+    if isinstance(feature_map, SummarisedAttention):
+        add(name, _Summarised(feature_map))
+        return
     maker = maker_of(feature_map) if isinstance(feature_map, str) else feature_map
+    if isinstance(maker, FeatureMap) or not callable(maker):
+        raise TypeError(
+            f"feature_map is {feature_map!r}; expected a name, a function of (dim, heads=..., generator=...) that "
+            "returns a map, or a SummarisedAttention"
+        )
     add(name, _Made(maker, seed))
 
 
@@ -75,14 +90,20 @@ class _Attention:
         is_causal: bool | None = None,
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        options = {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, **others}
+        exact = windowed(module, query, key, value, attention_mask, options)
+        if exact is not None:
+            return exact
         call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
+        if self.is_left_out(module):
+            return call.exact(dropout).transpose(1, 2), None
         weights = None
         if others.get("output_attentions"):
             weights = self.attend(module, call._replace(value=unit_values(call.key)))
         if dropout:
             call = call._replace(value=drop_keys(call.value, dropout))
         if self.has_map and _decodable(call, dropout):
-            output = _decoded(module, call, self.map_of(module, call), key)
+            output = _decoded(call, self.map_of(module, call), key)
         else:
             output = self.attend(module, call)
         if can_look(output) and not _is_finite(output):
@@ -92,6 +113,10 @@ class _Attention:
                 "its queries and keys; expected a map fitted to them (see convert), or positive features"
             )
         return output.transpose(1, 2), weights
+
+    def is_left_out(self, module: nn.Module) -> bool:
+        """Return whether a layer keeps exact attention."""
+        return False
 
     def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
         return attend(call, self.map_of(module, call))
@@ -134,7 +159,11 @@ class _Made(Handled, _Attention):
 
 
 class _Fitted(_Attention):
-    """Attention with maps from `convert` or `load_maps`."""
+    """Attention with maps from `convert` or `load_maps`; layers with a window may have none."""
+
+    @override
+    def is_left_out(self, module: nn.Module) -> bool:
+        return FITTED not in _maps(module) and has_window(module)
 
     @override
     def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
@@ -156,6 +185,9 @@ class _Summarised(_Attention):
 
     has_map = False
 
+    def __init__(self, method: SummarisedAttention) -> None:
+        self.method = method
+
     @override
     def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
         query, paired = call.rows()
@@ -163,7 +195,7 @@ class _Summarised(_Attention):
             query,
             call.key,
             call.value,
-            SummarisedAttention(),
+            self.method,
             is_causal=paired,
             key_padding_mask=call.ignore,
             query_padding_mask=call.padding_of_rows(),
@@ -180,7 +212,7 @@ def _maps(module: nn.Module) -> dict[str, FeatureMap]:
 
 
 add(FITTED, _Fitted())
-add(SUMMARISED, _Summarised())
+add(SUMMARISED, _Summarised(SummarisedAttention()))
 
 
 def _is_finite(output: Tensor) -> bool:
@@ -193,17 +225,13 @@ def _decodable(call: AttentionCall, dropout: float) -> bool:
     return call.is_causal and not (dropout or torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
-def _decoded(module: nn.Module, call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
+def _decoded(call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
     """Attend from the state that is kept beside the cache, if there is one, and keep the next one."""
-    watch(module)
-    kept, held = found(module, keys)
-    if kept is not None and not kept.precedes(call, feature_map):
-        kept = None
-    if kept is None:
-        feature_map.to(call.query.device)
-        if call.query.shape[2] == 1 < call.key.shape[2] and not held:
-            return attend(call, feature_map)  # twice as fast as to build a state that no call would find
-    return attend_and_keep(call, feature_map, kept, keys)
+    layer = layer_of(keys)
+    feature_map.to(call.query.device)
+    if layer is None and call.query.shape[2] == 1 < call.key.shape[2]:
+        return attend(call, feature_map)  # twice as fast as to build a state that no call would find
+    return attend_and_keep(call, feature_map, layer)
 
 
 def _index(module: nn.Module) -> int:

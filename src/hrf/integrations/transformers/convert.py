@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
-from hrf.integrations.transformers.interface import refuse
+from hrf.integrations.transformers.interface import SUMMARISED, refuse
 from hrf.integrations.transformers.ladder import LADDER, fit_clusters
+from hrf.integrations.transformers.masks import has_window
 from hrf.integrations.transformers.observers import (
     LayerReport,
     Meter,
@@ -39,11 +40,14 @@ __all__ = ["FITS", "Fit", "FitName", "Report", "convert"]
 Fit = Callable[..., FeatureMap]
 Batch = Mapping[str, Any] | Tensor
 
+_WITHOUT_MAPS = (
+    f'use hrf.SummarisedAttention (model.set_attn_implementation("{SUMMARISED}")), which needs no conversion'
+)
 # Largest errors of the output of a model, and what they mean.
 _VERDICTS = (
     (0.05, "close"),
-    (0.3, "visibly different; compute some pairs exactly (exact_share), or fine-tune"),
-    (math.inf, "of no use without fine-tuning; keep exact attention, or compute more pairs exactly"),
+    (0.3, f"visibly different; compute some pairs exactly (exact_share), fine-tune, or {_WITHOUT_MAPS}"),
+    (math.inf, f"of no use without fine-tuning; {_WITHOUT_MAPS}, or keep exact attention"),
 )
 
 
@@ -119,7 +123,8 @@ def convert(
     ``"hrf_fitted"``. ``model.set_attn_implementation("sdpa")`` is the way back; `save_maps` writes the maps.
 
     Args:
-        model: model of Transformers, with attention that linear attention can replace (see `register`).
+        model: model of Transformers, with attention that linear attention can replace (see `register`). A layer
+            with a sliding window gets a map only if some batch is no longer than the window.
         calibration_batches: inputs of the model: mappings of arguments, or ``input_ids``.
         feature_map: ``"clustered"`` (64 × 64 clusters, separable), ``"fitted"`` (`hrf.Exponential.fit`, 256
             features), ``"positive"``, ``"angular"`` or ``"trigonometric"``; or a function of ``(queries, keys,
@@ -143,7 +148,7 @@ def convert(
             _run(model, steps("reading batch", batches))
         names = {module: name for name, module in model.named_modules() if module in recorder.samples}
         if not names:
-            raise ValueError(f"{type(model).__name__} never called the attention interface; see check(model)")
+            raise ValueError(f"{type(model).__name__} {_nothing_recorded(model)}; see check(model)")
         chosen = None
         if quality is None:
             maps = _each_layer(fit, recorder, names, seed, steps)
@@ -154,9 +159,19 @@ def convert(
             expected = _run(model, steps("measuring batch", tests))
         with converted(model, {names[module]: phi for module, phi in maps.items()}):
             received = _run(model, steps("comparing batch", tests))
-    layers = {name: meter.report(module) for module, name in names.items()}
+    layers = {name: own for module, name in names.items() if (own := meter.report(module)) is not None}
     error, cosine = _compared(received, expected, tests)
-    return Report(layers, error, cosine, measure_speed(*meter.longest), chosen)
+    speed = None if meter.longest is None else measure_speed(*meter.longest)
+    return Report(layers, error, cosine, speed, chosen)
+
+
+def _nothing_recorded(model: PreTrainedModel) -> str:
+    if any(has_window(module) for module in model.modules() if hasattr(module, "layer_idx")):
+        return (
+            "has a sliding window in every attention layer, and all batches are longer: these layers keep exact "
+            "attention, so that nothing is left to convert; expected batches no longer than the window"
+        )
+    return "never called the attention interface"
 
 
 def _each_layer(
@@ -195,7 +210,7 @@ def _cheapest(
     best = max(reached, key=lambda name: reached[name])
     raise ValueError(
         f"no map reaches a mean cosine of {quality} on the test batches: the best is {reached[best]:.4f}, by {best}; "
-        "the model stays as it was; ask for less, keep exact attention, or fine-tune"
+        f"the model stays as it was; ask for less, {_WITHOUT_MAPS}, keep exact attention, or fine-tune"
     )
 
 

@@ -1,69 +1,112 @@
 """Decoding beside Transformers' cache: the sums over its keys are kept, so that a step maps the new tokens only.
 
-Attention gets all keys of the cache at every step, and to map them anew takes time that grows with their number. The
-state after the last key is therefore attached to the tensor of keys that the cache holds (`attend_and_keep`), and lives
-as long as that. Before the next call of the module a hook looks the tensor up in the cache (`watch`), where it is
-replaced or written to right after, and the call takes the state over, to be written in place. Beam search reorders
-caches: their states are reordered with them. Keys that were copied, cropped, selected or changed are other tensors or
-other versions: they have no state, and are mapped anew.
+Attention gets all keys of the cache at every step, and mapping them anew takes time that grows with their number. The
+state after the last key is therefore attached to the layer of the cache that returned the keys (`attend_and_keep`). The
+next call takes the state over, to be written in place, if its first keys and values are the ones that the state has
+summed up: if the layer still holds the same tensors, and PyTorch has counted no operation on them since (`_Mark`).
+Under ``torch.inference_mode`` nothing is counted, so hashes of their bits decide. A cache may be cropped, copied or
+written to; keys without a state are mapped anew. Beam search reorders caches, and their states with them.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from hrf._attention import AttentionState
 from hrf.features.base import FeatureMap
+from hrf.integrations.transformers.hashes import hashes
 from hrf.integrations.transformers.masks import AttentionCall
 
-__all__ = ["Kept", "attend_and_keep", "found", "watch"]
+__all__ = ["Kept", "attend_and_keep", "layer_of"]
 
-_ATTRIBUTE = "hrf_state"  # of a tensor of keys
+_ATTRIBUTE = "hrf_state"  # of a layer of a cache
 
-_last = threading.local()  # the module whose call has begun, its layer of the cache, and the state of that
+
+class _Mark(NamedTuple):
+    """Tensors that a layer of a cache holds, and how many operations have written to them."""
+
+    keys: ref[Tensor]
+    values: ref[Tensor]
+    versions: tuple[int, int]
+
+    @classmethod
+    def of(cls, layer: CacheLayerMixin) -> _Mark | None:
+        """Mark the tensors of a layer; ``None`` if writes to them are not counted."""
+        keys, values = layer.keys, layer.values
+        if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
+            return None
+        if keys.is_inference() or values.is_inference():
+            return None
+        return cls(ref(keys), ref(values), (keys._version, values._version))
+
+    def holds(self, layer: CacheLayerMixin) -> bool:
+        """Whether the layer has the same tensors, unchanged."""
+        same = self.keys() is layer.keys and self.values() is layer.values
+        now = _Mark.of(layer) if same else None
+        return now is not None and self.versions == now.versions
+
+
+class _Last(threading.local):
+    """The keys that a cache returned last, the layer they are from, and whether it was as its state left it."""
+
+    unchanged = False
+
+    keys: Callable[[], Tensor | None] = staticmethod(lambda: None)
+    layer: Callable[[], Any] = staticmethod(lambda: None)
+
+
+_last = _Last()
 
 
 @dataclass
 class Kept:
-    """The state after the keys of a tensor, until a call takes it over.
+    """The state after the keys of a layer, until a call takes it over.
 
     Attributes:
         state: the state itself; ``None`` once it is taken.
         feature_map: the map of the module.
         length: number of keys.
-        ignore: which of them were ignored, ``(B, length)``, or ``None``.
+        mark: of the tensors of the layer; ``None`` if writes to them are not counted.
+        hashes: of keys and values, ``(B, H_kv, ·)``, in place of a mark.
+        ignore: which keys were ignored, ``(B, length)``, or ``None``.
         scale: factor of the logits.
-        version: count of in-place operations on the tensor so far; −1 where PyTorch does not count them.
     """
 
     state: AttentionState | None
     feature_map: FeatureMap
     length: int
+    mark: _Mark | None
+    hashes: Tensor | None
     ignore: Tensor | None
     scale: float
-    version: int
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Kept:
-        """Leave the state to the original: a copy of a tensor counts in-place operations anew."""
+        """Leave the state to the original: both copies would write to it."""
         return replace(self, state=None)
 
-    def reordered(self, index: Tensor, keys: Tensor) -> Kept:
-        """Return the state for the batch elements ``index``, which ``keys`` holds."""
+    def reordered(self, index: Tensor, layer: CacheLayerMixin) -> Kept:
+        """Return the state for the batch elements ``index`` of a layer that has been reordered."""
         assert self.state is not None
-        ignore = None if self.ignore is None else self.ignore.index_select(0, index)
-        return replace(self, state=self.state.reorder(index), ignore=ignore, version=_version(keys))
+
+        def rows(u: Tensor | None) -> Tensor | None:
+            return None if u is None else u.index_select(0, index.to(u.device))
+
+        state, mark = self.state.reorder(index), None if self.mark is None else _Mark.of(layer)
+        return replace(self, state=state, mark=mark, hashes=rows(self.hashes), ignore=rows(self.ignore))
 
     def precedes(self, call: AttentionCall, feature_map: FeatureMap) -> bool:
-        """Return whether the queries of a call belong to the keys that follow."""
-        if self.feature_map is not feature_map or self.scale != call.scale:
+        """Return whether the queries of a call belong to as many keys after those of the state, by all but hashes."""
+        if self.state is None or self.feature_map is not feature_map or self.scale != call.scale:
             return False
         if self.length + call.query.shape[2] != call.key.shape[2]:
             return False
@@ -72,92 +115,91 @@ class Kept:
             return (before is None or not bool(before.any())) and self.ignore is None
         return torch.equal(before, self.ignore)
 
-    def taken(self) -> AttentionState | None:
+    def taken(self) -> AttentionState:
         """Hand the state over."""
         state, self.state = self.state, None
+        assert state is not None
         return state
 
 
-def watch(module: nn.Module) -> None:
-    """Let a module look at its cache before each call from the next one on."""
-    if "hrf_watched" not in module.__dict__:
-        module.__dict__["hrf_watched"] = True
-        module.register_forward_pre_hook(_look, with_kwargs=True)
+def layer_of(keys: Tensor) -> CacheLayerMixin | None:
+    """Return the layer of a cache that returned these keys just now; ``None`` if none did."""
+    layer: CacheLayerMixin | None = _last.layer() if _last.keys() is keys else None
+    return layer
 
 
-def _look(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    if torch.compiler.is_compiling():
-        return
-    cache, index = kwargs.get("past_key_values"), getattr(module, "layer_idx", None)
-    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-    layer = layers[index] if index is not None and index < len(layers) else None
-    _last.module, _last.layer, _last.kept = module, layer, _kept(getattr(layer, "keys", None))
-
-
-def _kept(keys: Tensor | None) -> Kept | None:
-    """Return the state of a tensor of keys, if it has one and has not changed since."""
-    kept: Kept | None = getattr(keys, _ATTRIBUTE, None)
-    return None if kept is None or kept.state is None or kept.version != _version(keys) else kept
-
-
-def found(module: nn.Module, keys: Tensor) -> tuple[Kept | None, bool]:
-    """Look at the cache of a module in its present call, once.
-
-    Args:
-        module: the module.
-        keys: the tensor of keys as the cache returned it.
-
-    Returns:
-        The state of the keys that were there before the call, or ``None``; and whether the cache holds ``keys`` itself,
-        so that a state that is attached to it will be found.
-    """
-    if getattr(_last, "module", None) is not module:
-        return None, False
-    kept, held = _last.kept, getattr(_last.layer, "keys", None) is keys
-    _last.module = _last.layer = _last.kept = None
-    return kept, held
-
-
-def _version(tensor: Tensor | None) -> int:
-    return -1 if tensor is None or tensor.is_inference() else tensor._version
-
-
-def attend_and_keep(call: AttentionCall, feature_map: FeatureMap, kept: Kept | None, keys: Tensor) -> Tensor:
-    """Run causal attention from ``kept``, or from the first key, and attach the new state to ``keys``.
+def attend_and_keep(call: AttentionCall, feature_map: FeatureMap, layer: CacheLayerMixin | None) -> Tensor:
+    """Run causal attention from the state of a layer of a cache, or from the first key, and attach the new state.
 
     Args:
         call: a causal call, without gradients.
         feature_map: the map of the module.
-        kept: state that `precedes` the call, or ``None``.
-        keys: the tensor of keys as the cache returned it.
+        layer: layer of the cache, or ``None`` without a cache.
     """
-    length, width = call.query.shape[2], call.key.shape[2]
-    state = None if kept is None else kept.taken()
-    query, key, value, ignore = call[:4]
-    if state is not None:
-        key, value = (u[:, :, width - length :] for u in (key, value))
-        ignore = None if ignore is None else ignore[:, width - length :]
+    if layer is None:
+        return _continued(call, _empty(call, feature_map), 0)
+    kept: Kept | None = getattr(layer, _ATTRIBUTE, None)
+    before = kept.length if kept is not None and kept.precedes(call, feature_map) else 0
+    mark, now = _Mark.of(layer), None
+    unchanged = _last.unchanged
+    if mark is None:
+        seen, now = torch.cat([hashes(call.key, before), hashes(call.value, before)], -1)
+        unchanged = kept is not None and kept.hashes is not None and torch.equal(seen, kept.hashes)
+    if kept is not None and before and unchanged:
+        state = kept.taken()
     else:
-        state = AttentionState(feature_map.with_fixed_centres(), scale=call.scale)
+        state, before = _empty(call, feature_map), 0
+    output = _continued(call, state, before)
+    setattr(
+        layer, _ATTRIBUTE, Kept(state, feature_map, call.key.shape[2], mark, now, call.ignore, call.scale)
+    )
+    return output
+
+
+def _empty(call: AttentionCall, feature_map: FeatureMap) -> AttentionState:
+    return AttentionState(feature_map.with_fixed_centres(), scale=call.scale)
+
+
+def _continued(call: AttentionCall, state: AttentionState, before: int) -> Tensor:
+    """Attend from a state after the first ``before`` keys."""
+    length, (query, key, value, ignore) = call.query.shape[2], call[:4]
+    if before:
+        key, value = (u[:, :, before:] for u in (key, value))
+        ignore = None if ignore is None else ignore[:, before:]
+    else:
         # Queries for the keys before the first query; their outputs are dropped.
-        query = F.pad(query, (0, 0, width - length, 0))
+        query = F.pad(query, (0, 0, key.shape[2] - length, 0))
     output = state.prefill(query, key, value, key_padding_mask=ignore)
-    setattr(keys, _ATTRIBUTE, Kept(state, feature_map, width, call.ignore, call.scale, _version(keys)))
     return output[:, :, -length:] if output.shape[2] != length else output
 
 
-def _reorder_states() -> None:
-    """Let caches that are reordered, for beam search, reorder the states of their keys."""
-    original = CacheLayerMixin.reorder_cache
+def _follow_caches() -> None:
+    """Let caches note which layer returned which keys, and reorder, for beam search, the states of their layers."""
+    update, reorder = Cache.update, CacheLayerMixin.reorder_cache
 
-    @wraps(original)
+    @wraps(update)
+    def noted(
+        self: Cache, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if torch.compiler.is_compiling():
+            return update(self, key_states, value_states, layer_idx, *args, **kwargs)
+        kept = getattr(self.layers[layer_idx], _ATTRIBUTE, None) if layer_idx < len(self.layers) else None
+        _last.unchanged = (
+            kept is not None and kept.mark is not None and kept.mark.holds(self.layers[layer_idx])
+        )
+        keys, values = update(self, key_states, value_states, layer_idx, *args, **kwargs)
+        _last.keys, _last.layer = ref(keys), ref(self.layers[layer_idx])
+        return keys, values
+
+    @wraps(reorder)
     def reordered(self: CacheLayerMixin, beam_idx: Tensor) -> None:
-        kept = _kept(self.keys)
-        original(self, beam_idx)  # type: ignore[arg-type]
-        if kept is not None and self.keys is not None:
-            setattr(self.keys, _ATTRIBUTE, kept.reordered(beam_idx.to(self.keys.device), self.keys))
+        kept: Kept | None = getattr(self, _ATTRIBUTE, None)
+        reorder(self, beam_idx)  # type: ignore[arg-type]
+        if kept is not None and kept.state is not None:
+            setattr(self, _ATTRIBUTE, kept.reordered(beam_idx, self))
 
+    Cache.update = noted  # type: ignore[method-assign]
     CacheLayerMixin.reorder_cache = reordered  # type: ignore[method-assign]
 
 
-_reorder_states()
+_follow_caches()

@@ -13,6 +13,7 @@ from hrf.features.base import FeatureMap
 from hrf.features.storage import load
 from hrf.integrations.transformers.attention import fitted_maps, use_maps
 from hrf.integrations.transformers.interface import refuse
+from hrf.integrations.transformers.masks import has_window
 
 __all__ = ["load_maps", "save_maps"]
 
@@ -57,7 +58,11 @@ def _check_names(
             f"{folder} has maps for {len(names)} layers, but this model has no attention layer {_listed(strange)}; "
             f"{expected}"
         )
-    missing = [name for name, module in modules.items() if type(module) in kinds and name not in names]
+    missing = [
+        name
+        for name, module in modules.items()
+        if type(module) in kinds and name not in names and not has_window(module)
+    ]
     if missing:
         raise ValueError(
             f"{folder} has maps for {len(names)} layers and none for the attention layer {_listed(missing)}; {expected}"

@@ -2,17 +2,19 @@
 
 A model makes its mask once (`mask`, registered with Transformers) and passes it to the attention of every layer
 (`AttentionCall.of`). In between, a causal mask is ``(B, S)``, with S the number of keys up to the last query, and a
-bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks keys to attend to.
+bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks keys to attend to. Layers with a
+sliding window shorter than the sequence get a mask of pairs, ``(B, 1, L, S)``, and keep exact attention (`windowed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -20,7 +22,7 @@ from transformers.masking_utils import (
     sdpa_mask,
 )
 
-__all__ = ["AttentionCall", "mask"]
+__all__ = ["AttentionCall", "has_window", "mask", "windowed"]
 
 _WHY = "linear attention never forms the weight of a pair: it honours causality and padding of keys, no other mask"
 
@@ -38,32 +40,38 @@ def mask(
     kv_offset: int = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Tensor | None = None,
+    local_size: int | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Tensor:
     """Make a mask for Transformers; see `transformers.masking_utils.sdpa_mask` for the arguments.
 
-    Patterns that are neither causal nor bidirectional are formed and compared with both: a window wider than the
-    sequence, for instance, is no restriction.
+    Layers with a window of ``local_size`` keys get the mask of pairs of PyTorch's attention if the sequence is longer.
+    Other patterns that are neither causal nor bidirectional are formed and compared with both: a window wider than
+    the sequence, for instance, is no restriction.
     """
     if attention_mask is not None and attention_mask.ndim != 2:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}; expected (batch, keys) ({_WHY})"
         )
 
-    def pattern(function: Callable[..., Any]) -> Tensor:
+    def pattern(function: Callable[..., Any], padding: Tensor | None = None) -> Tensor:
         sizes = (batch_size, q_length, kv_length, int(q_offset), kv_offset)
-        dense = sdpa_mask(*sizes, function, allow_is_causal_skip=False, use_vmap=use_vmap, device=device)
+        dense = sdpa_mask(
+            *sizes, function, padding, allow_is_causal_skip=False, use_vmap=use_vmap, device=device
+        )
         assert dense is not None
         return dense
 
+    if local_size is not None and int(q_offset) + q_length > local_size:
+        return pattern(mask_function, attention_mask)
     is_causal = mask_function is causal_mask_function
     if not is_causal and mask_function is not bidirectional_mask_function:
         dense = pattern(mask_function)
         why = (
             f"this model wants a mask that is neither causal nor bidirectional over its {q_length} queries and "
-            f"{kv_length} keys, such as a sliding window or packed sequences ({_WHY})"
+            f"{kv_length} keys, such as packed sequences ({_WHY})"
         )
         matches = (dense == pattern(causal_mask_function)).all()
         if torch.compiler.is_compiling():
@@ -121,11 +129,7 @@ class AttentionCall(NamedTuple):
         others: dict[str, Any],
     ) -> AttentionCall:
         """Read the arguments that Transformers passes; refuse those that cannot be honoured."""
-        for name in _REFUSED:
-            if others.get(name) is not None:
-                raise ValueError(
-                    f"{type(module).__name__} passes {name}, which changes the weights of pairs ({_WHY})"
-                )
+        _check_arguments(module, others)
         if attention_mask is None:
             causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
             if causal and query.shape[2] not in (1, key.shape[2]):
@@ -168,9 +172,59 @@ class AttentionCall(NamedTuple):
         added = torch.arange(self.key.shape[2], device=self.key.device) < before
         return added.expand(len(self.key), -1) if self.ignore is None else self.ignore | added
 
+    def exact(self, dropout: float = 0.0) -> Tensor:
+        """Compute the attention exactly: ``(B, H, L, d_v)``."""
+        length, keys = self.query.shape[2], self.key.shape[2]
+        seen = self.query.new_ones(length, keys, dtype=torch.bool)
+        if self.is_causal:
+            seen = seen.tril(keys - length)
+        if self.ignore is not None:
+            seen = seen & ~self.ignore[:, None, None]
+        key, value = (self.for_queries(tensor) for tensor in (self.key, self.value))
+        return F.scaled_dot_product_attention(
+            self.query, key, value, attn_mask=seen, dropout_p=dropout, scale=self.scale
+        )
+
     def for_queries(self, tensor: Tensor) -> Tensor:
         """Repeat the heads of keys or values, one per query head."""
         return tensor.repeat_interleave(self.query.shape[1] // tensor.shape[1], 1)
+
+
+def _check_arguments(module: nn.Module, others: Mapping[str, Any]) -> None:
+    """Refuse arguments that change the weights."""
+    for name in _REFUSED:
+        if others.get(name) is not None:
+            raise ValueError(
+                f"{type(module).__name__} passes {name}, which changes the weights of pairs ({_WHY})"
+            )
+
+
+def has_window(module: nn.Module) -> bool:
+    """Return whether attention of a layer is local: within a sliding window, or within chunks."""
+    if hasattr(module, "sliding_window"):
+        return module.sliding_window is not None
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and index is not None and index < len(kinds):
+        return kinds[index] in ("sliding_attention", "chunked_attention")
+    return getattr(config, "sliding_window", None) is not None
+
+
+def windowed(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    others: Mapping[str, Any],
+) -> tuple[Tensor, None] | None:
+    """Return PyTorch's attention for a layer whose window is shorter than the sequence, ``None`` for all others."""
+    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.shape[2] != query.shape[2]:
+        return None
+    if not has_window(module):
+        return None
+    _check_arguments(module, others)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
 
 
 def _ignored(attended: Tensor) -> Tensor | None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 from typing_extensions import override
 
@@ -16,7 +15,7 @@ from hrf._attention import Denominator
 from hrf.features.base import FeatureMap
 from hrf.integrations.transformers.attention import attend, drop_maps, fitted_maps, switch, use_maps
 from hrf.integrations.transformers.interface import OBSERVED, add, is_ours
-from hrf.integrations.transformers.masks import AttentionCall
+from hrf.integrations.transformers.masks import AttentionCall, windowed
 
 __all__ = ["LayerReport", "Meter", "Observer", "Recorder", "converted", "observed", "original", "tried"]
 
@@ -36,7 +35,10 @@ class LayerReport(NamedTuple):
 
 
 class Observer:
-    """Exact attention, as Transformers calls it; subclasses see each call and its output."""
+    """Exact attention, as Transformers calls it; subclasses see each call and its output.
+
+    Calls with a window that is shorter than the sequence are not seen: they stay exact.
+    """
 
     def __call__(
         self,
@@ -50,8 +52,12 @@ class Observer:
         **others: Any,
     ) -> tuple[Tensor, None]:
         """Attend exactly."""
+        options = {"scaling": scaling, "is_causal": is_causal, **others}
+        exact = windowed(module, query, key, value, attention_mask, options)
+        if exact is not None:
+            return exact
         call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
-        output = _exact(call)
+        output = call.exact()
         self.see(module, call, output)
         return output.transpose(1, 2), None
 
@@ -114,17 +120,6 @@ def _evaluated(model: PreTrainedModel) -> Iterator[None]:
             module.training = training
 
 
-def _exact(call: AttentionCall) -> Tensor:
-    length, keys = call.query.shape[2], call.key.shape[2]
-    seen = call.query.new_ones(length, keys, dtype=torch.bool)
-    if call.is_causal:
-        seen = seen.tril(keys - length)
-    if call.ignore is not None:
-        seen = seen & ~call.ignore[:, None, None]
-    key, value = (call.for_queries(tensor) for tensor in (call.key, call.value))
-    return F.scaled_dot_product_attention(call.query, key, value, attn_mask=seen, scale=call.scale)
-
-
 def _tokens(vectors: Tensor, ignore: Tensor | None) -> Tensor:
     """Drop padding and join the batch: ``(B, H, N, d) -> (H, M, d)``. Queries of cross-attention have no padding."""
     flat = vectors.movedim(1, 0).flatten(1, 2)
@@ -162,10 +157,10 @@ class Meter(Observer):
         maps: maps by module.
 
     Attributes:
-        longest: the call with the most keys, and its map.
+        longest: the call with the most keys, and its map; ``None`` before the first.
     """
 
-    longest: tuple[AttentionCall, FeatureMap]
+    longest: tuple[AttentionCall, FeatureMap] | None = None
 
     def __init__(self, maps: Mapping[nn.Module, FeatureMap]) -> None:
         self.maps = maps
@@ -175,18 +170,22 @@ class Meter(Observer):
 
     @override
     def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
-        phi = self.maps[module]
+        phi = self.maps.get(module)
+        if phi is None:
+            return
         estimate = attend(call, phi, self._rules[module])
         both = torch.stack([_tokens(u, call.ignore) for u in (estimate - output, output)])
         squares = both.double().square().sum((-2, -1)).cpu()
         self._squares[module] = self._squares.get(module, 0) + squares
-        if not hasattr(self, "longest") or call.key.shape[2] > self.longest[0].key.shape[2]:
+        if self.longest is None or call.key.shape[2] > self.longest[0].key.shape[2]:
             self.longest = call, phi
         root = call.scale**0.5
         self._exact[module].append(phi.exact_share(call.query * root, call.for_queries(call.key) * root))
 
-    def report(self, module: nn.Module) -> LayerReport:
-        """Summarise the measurements of a module."""
+    def report(self, module: nn.Module) -> LayerReport | None:
+        """Summarise the measurements of a module; ``None`` if windows left none."""
+        if module not in self._squares:
+            return None
         wrong, all_of_it = self._squares[module]
         rule, exact = self._rules[module], self._exact[module]
         return LayerReport(

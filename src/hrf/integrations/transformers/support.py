@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from hrf.integrations.transformers.interface import why_unsupported
-from hrf.integrations.transformers.masks import AttentionCall
+from hrf.integrations.transformers.masks import AttentionCall, has_window
 from hrf.integrations.transformers.observers import Observer, observed, original
 
 __all__ = ["Support", "check", "first_tensor", "made_up_inputs", "run"]
@@ -27,11 +27,14 @@ class Support(NamedTuple):
         supported: whether linear attention can take the place of the model's own.
         reason: one sentence.
         layers: names of the modules whose attention would be replaced.
+        windowed: names of those of them with a sliding window: they keep PyTorch's attention, which is exact, on
+            sequences longer than the window.
     """
 
     supported: bool
     reason: str
     layers: list[str]
+    windowed: Sequence[str] = ()
 
     def __bool__(self) -> bool:
         return self.supported
@@ -47,8 +50,13 @@ class _Probe(Observer):
         self.modules: dict[nn.Module, None] = {}
 
     @override
-    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
+    def __call__(self, module: nn.Module, *args: Any, **options: Any) -> tuple[Tensor, None]:
         self.modules[module] = None
+        return super().__call__(module, *args, **options)
+
+    @override
+    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
+        pass
 
 
 @torch.no_grad()
@@ -93,9 +101,25 @@ def check(model: PreTrainedModel, batch: Mapping[str, Any] | Tensor | None = Non
     layers = [n for n, module in model.named_modules() if module in probe.modules]
     if not _agree(received, expected):
         return Support(False, f"{name} does more in its attention than it asks the interface for", layers)
+    local = [n for n in layers if has_window(model.get_submodule(n))]
     count = f"{len(layers)} module{'s' if len(layers) != 1 else ''}"
-    return Support(
-        True, f"{name} takes the attention of {count} from the interface: hrf can replace it", layers
+    sentence = f"{name} takes the attention of {count} from the interface: hrf can replace it"
+    return Support(True, sentence + _exception(len(local), len(layers)), layers, local)
+
+
+def _exception(local: int, all_of_them: int) -> str:
+    """Say which modules keep exact attention because of their windows."""
+    if not local:
+        return ""
+    if local == all_of_them:
+        return (
+            " on sequences no longer than the sliding window, which every module has; on longer sequences all of them "
+            "keep PyTorch's attention, and hrf changes nothing"
+        )
+    which = "the one module" if local == 1 else f"the {local} modules"
+    return (
+        f" in {all_of_them - local} of them; {which} with a sliding window keep{'s' if local == 1 else ''} PyTorch's "
+        "attention on sequences longer than the window"
     )
 
 
