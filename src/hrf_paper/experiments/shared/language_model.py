@@ -131,7 +131,7 @@ def sampled_loss(draws: Draws, embeddings: Tensor, seed: int) -> hrf.nn.SampledS
         if draws.sampler in HYBRIDS:
             phi = matched(phi, "m·n = D", draws.features)
         drawn = phi(None, Generator().manual_seed(seed))
-        sampler = hrf.sampling.SoftmaxSampler(embeddings, drawn, radius=draws.radius)
+        sampler = hrf.sampling.SoftmaxSampler(embeddings, drawn, radius=draws.radius, uniform_share=0.0)
     return hrf.nn.SampledSoftmaxLoss(sampler, draws.k)
 
 
