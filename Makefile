@@ -9,15 +9,19 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
-	readme house-map supported-models clean help
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
+	readme supported-models clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cli,fast,learn]'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.demo paper/pyproject.toml
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable './paper[dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed
@@ -28,8 +32,8 @@ $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-demo: $(VENV)/.installed   ## the error of every estimator over the angle, then advice on built-in data
-	$(BIN)/hrf reproduce angles --out results
+demo: $(VENV)/.demo   ## attention on built-in data: error and speed beside exact attention, then advice
+	$(BIN)/python -m examples.demo
 	$(BIN)/hrf advise --out results
 
 demo-distributed: $(VENV)/.installed   ## attention over 2 and 4 processes: equality with one process, bytes moved
@@ -67,7 +71,7 @@ test-all: lint             ## the same with the slow tests, as CI does
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
+	$(OLDEST)/bin/pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]' --editable './paper[dev]'
 	@touch $@
 
 test-oldest: $(OLDEST)/.installed   ## the tests, with the oldest versions that pyproject.toml admits
@@ -75,6 +79,9 @@ test-oldest: $(OLDEST)/.installed   ## the tests, with the oldest versions that 
 
 fuzz: $(VENV)/.installed   ## property tests on random cases for an hour, or FUZZ_MINUTES, until one fails
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --minutes $(FUZZ_MINUTES)
+
+wheel: $(VENV)/.installed  ## wheels of both distributions: dist/
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./paper
 
 docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -107,11 +114,8 @@ example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 d
 readme: $(VENV)/.installed   ## write the tables of README.md and of the docs from stored results
 	$(BIN)/python -m benchmarks.tables
 
-house-map: $(VENV)/.installed   ## write the map of CONTRIBUTING.md: the files that a vector passes
-	$(BIN)/python -m tools.house_map
-
 supported-models: $(VENV)/.installed   ## write the table of docs/supported-models.md: check every architecture of Transformers
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.supported_models
 
 clean:           ## remove the environment, compiled loops, results and the site
-	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_attention/loops/__pycache__ results site
+	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_attention/loops/__pycache__ results site dist

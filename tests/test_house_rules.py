@@ -12,13 +12,13 @@ from statistics import median
 ROOT = Path(__file__).parents[1]
 CODE = sorted(
     path
-    for folder in ("src", "benchmarks", "examples", "tools", "docs")
+    for folder in ("src", "paper/src", "benchmarks", "examples", "tools", "docs")
     for path in (ROOT / folder).rglob("*.py")
 )
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
-SOURCE = [path for path in CODE if path.is_relative_to(ROOT / "src")]
+TESTS = sorted(path for folder in ("tests", "paper/tests") for path in (ROOT / folder).rglob("*.py"))
+SOURCE = [path for path in CODE if "src" in path.relative_to(ROOT).parts]
 
-MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 300, 60, 10
+MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 600, 60, 10
 # Members of named tuples, which are public, and of tensors and modules of PyTorch and Transformers, which have no other
 # name.
 PUBLIC = {

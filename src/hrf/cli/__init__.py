@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from hrf.cli.errors import needs_extra
+from hrf.cli.errors import needs_extra, one_sentence
 
 if TYPE_CHECKING:
     import typer
@@ -41,8 +42,6 @@ def application() -> typer.Typer:
     from hrf import __version__
     from hrf.cli.advise import HELP as ADVISE
     from hrf.cli.advise import advise
-    from hrf.cli.reproduce import HELP as REPRODUCE
-    from hrf.cli.reproduce import reproduce
 
     app = typer.Typer(
         name="hrf",
@@ -66,5 +65,19 @@ def application() -> typer.Typer:
         """Take the options that stand before a command."""
 
     app.command(help=ADVISE)(advise)
-    app.command(help=REPRODUCE)(reproduce)
+    added = {entry.name: entry.load() for entry in entry_points(group="hrf.commands")}
+    for name, command in added.items():
+        app.command(name, help=command.__doc__)(command)
+    if "reproduce" not in added:
+        anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+        app.command("reproduce", help=_reproduce.__doc__, context_settings=anything)(_reproduce)
     return app
+
+
+def _reproduce() -> None:
+    """Reproduce the paper's figures and tables. Needs the package hybrid-random-features-paper."""
+    with one_sentence():
+        raise ModuleNotFoundError(
+            "reproduce needs hybrid-random-features-paper; pip install ./paper, from a clone of the repository, "
+            "brings it"
+        )

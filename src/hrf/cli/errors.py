@@ -9,10 +9,7 @@ from contextlib import contextmanager
 __all__ = ["needs_extra", "one_sentence"]
 
 # Modules that come with an extra of the distribution.
-_EXTRAS = {
-    "cli": ("matplotlib", "rich", "typer"),
-    "paper": ("hrf_paper", "matplotlib", "PIL", "rich", "sklearn"),
-}
+_EXTRAS = {"cli": ("matplotlib", "rich", "typer")}
 
 
 @contextmanager
@@ -36,8 +33,7 @@ def needs_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package, _, inner = (error.name or "").partition(".")
-        if package not in _EXTRAS[extra] or (package == "hrf_paper" and inner):
+        if (error.name or "").partition(".")[0] not in _EXTRAS[extra]:
             raise
         sentence = f"{error.name} is missing; pip install 'hybrid-random-features[{extra}]' brings it"
         raise _stopped(sentence) from error

@@ -1,4 +1,4 @@
-"""``hrf reproduce``: run the paper's experiments, which are in the package `hrf_paper`."""
+"""``hrf reproduce``, a command that this package adds to `hrf`: run the paper's experiments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from hrf.cli.errors import needs_extra, one_sentence
+from hrf.cli.errors import one_sentence
+from hrf_paper.experiments.registry import EXPERIMENTS, chosen
+from hrf_paper.terminal import listing
 
-__all__ = ["HELP", "reproduce"]
+__all__ = ["reproduce"]
 
-HELP = """Reproduce the paper's figures and tables: our numbers beside the printed ones, with a verdict.
+_HELP = """Reproduce the paper's figures and tables: our numbers beside the printed ones, with a verdict.
 
 NAMES are experiments (see --list), or all. Each writes NAME.json, NAME.png and NAME.html; index.html collects the
 verdicts. An interrupted run resumes with the parts that are missing, and training from its last checkpoint in
@@ -38,13 +40,13 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Directory for numbers, figures and pages.")] = Path("results"),
     show_list: Annotated[bool, typer.Option("--list", help="Print all experiments and stop.")] = False,
 ) -> None:
-    """Run experiments and write their files."""
-    with needs_extra("paper"):
-        from hrf_paper.experiments.registry import EXPERIMENTS, chosen
-        from hrf_paper.runner import reproduce as run_experiments
-        from hrf_paper.terminal import listing
+    from hrf_paper import runner  # takes a second, which --help need not wait for
+
     with one_sentence():
         if show_list:
             listing(EXPERIMENTS.values())
             return
-        run_experiments(chosen(names or []), quick=quick, full=full, seed=seed, out=out)
+        runner.reproduce(chosen(names or []), quick=quick, full=full, seed=seed, out=out)
+
+
+reproduce.__doc__ = _HELP

@@ -22,7 +22,7 @@ def test_an_experiment_without_its_library_is_refused_before_the_work(no_scikit_
     with pytest.raises(ModuleNotFoundError) as caught:
         reproduce([EXPERIMENTS["cost"], EXPERIMENTS["uci"]], quick=True, seed=0, out=tmp_path / "out")
     assert str(caught.value) == (
-        "the experiment uci needs scikit-learn: pip install 'hybrid-random-features[paper]'"
+        "the experiment uci needs scikit-learn: pip install hybrid-random-features-paper"
     )
     assert caught.value.name == "sklearn"
     assert not (tmp_path / "out").exists()
@@ -33,7 +33,7 @@ def test_the_list_says_what_is_missing(no_scikit_learn, capsys):
     output = capsys.readouterr().out
     assert "missing" in output
     assert output.count("scikit-learn") == 1
-    assert "pip install 'hybrid-random-features[paper]'" in output
+    assert "pip install hybrid-random-features-paper" in output
 
 
 def test_the_list_is_silent_where_nothing_is_missing(capsys):

@@ -12,7 +12,7 @@ from hrf_paper.datasets.files import MissingData, data_folder
 
 __all__ = ["boston", "wine"]
 
-_EXTRA = "(pip install 'hybrid-random-features[paper]')"
+_EXTRA = "(pip install scikit-learn)"
 _BOSTON = Path("boston-housing") / "boston_house_prices.csv"
 
 

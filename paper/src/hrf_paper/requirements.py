@@ -7,9 +7,9 @@ from importlib.util import find_spec
 
 __all__ = ["INSTALL", "missing", "require"]
 
-INSTALL = "pip install 'hybrid-random-features[paper]'"
-# Modules that another extra has.
-_EXTRAS = dict.fromkeys(("gymnasium", "numba", "pybullet"), "robotics")
+INSTALL = "pip install hybrid-random-features-paper"
+# Modules that an extra has.
+_EXTRAS = dict.fromkeys(("gymnasium", "numba", "pybullet"), "robotics") | {"soundfile": "speech"}
 # Names of distributions that differ from the names of their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "Pillow"}
 
@@ -27,8 +27,8 @@ def require(user: str, modules: Iterable[str]) -> None:
         modules: names to import.
     """
     if absent := _absent(modules):
-        extra = next((_EXTRAS[name] for name in absent if name in _EXTRAS), "paper")
-        install = INSTALL.replace("paper", extra)
+        extra = next((_EXTRAS[name] for name in absent if name in _EXTRAS), None)
+        install = INSTALL if extra is None else f"pip install 'hybrid-random-features-paper[{extra}]'"
         raise ModuleNotFoundError(f"{user} needs {' and '.join(missing(absent))}: {install}", name=absent[0])
 
 
