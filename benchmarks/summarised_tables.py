@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import causal_summaries
 from benchmarks.field.table import HEADINGS, rows
 from benchmarks.minilm import TEXTS
 
-__all__ = ["causal_rows", "field_rows", "long_rows", "passage_rows", "speech_rows"]
+__all__ = ["field_rows", "long_rows", "passage_rows", "speech_rows"]
 
 Rows = list[list[str]]
 
@@ -43,11 +42,6 @@ def speech_rows(result: dict[str, Any]) -> Rows:
             difference = f"{found['largest_rating_difference']:.3f}"
             lines.append([_tolerance(name), *_cosines(found), f"{found['exact_share']:.1%}", difference])
     return lines
-
-
-def causal_rows(result: dict[str, Any]) -> Rows:
-    """Return causal attention, and steps of decoding."""
-    return [list(causal_summaries.HEADINGS), *causal_summaries.rows(result)]
 
 
 def field_rows(result: dict[str, Any], length: int, kind: str) -> Rows:

@@ -23,7 +23,7 @@ from benchmarks.speech_tables import (
     trained_rows,
     verdict_rows,
 )
-from benchmarks.summarised_tables import causal_rows, field_rows, long_rows, passage_rows, speech_rows
+from benchmarks.summarised_tables import field_rows, long_rows, passage_rows, speech_rows
 
 RESULTS = Path("benchmarks/results")
 REPRODUCED = Path("docs/results")
@@ -209,7 +209,6 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "passages": (RESULTS / "minilm.json", partial(of, passage_rows)),
         "long passages": (RESULTS / "minilm.json", partial(of, long_rows)),
         "speech": (RESULTS / "speech_quality.json", partial(of, speech_rows)),
-        "causal": (RESULTS / "causal_summaries.json", partial(of, causal_rows)),
         **{
             f"field, {length} tokens, equal {kind}": (
                 RESULTS / "field.json",

@@ -8,7 +8,7 @@ import pytest
 
 from hrf_paper.experiments.registry import EXPERIMENTS
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -17,7 +17,7 @@ from benchmarks.speech_tables import (
 )
 
 RECORD = json.loads(
-    (Path(__file__).parents[1] / "docs" / "results" / "speech.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "docs" / "results" / "speech.json").read_text(encoding="utf-8")
 )
 
 TIMES = {

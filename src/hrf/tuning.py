@@ -73,5 +73,3 @@ EXACT_LOGITS = 1 << 26
 SUMMARY_FLOATS = 1 << 20
 EXACT_FLOATS = 1 << 20
 SUMMARY_TASKS_PER_THREAD = 3
-# Causal: floats of the sums of queries that open all nodes of a block, at a time.
-DESCENT_FLOATS = 1 << 24

@@ -49,7 +49,7 @@ def missing(monkeypatch, module: str, *importers: str) -> None:
 
 
 IMPORTERS = {
-    "typer": ["hrf.cli.advise", "hrf.cli.reproduce"],
+    "typer": ["hrf.cli.advise"],
     "rich.table": ["hrf.advice.page"],
     "matplotlib.figure": ["hrf.advice.page", "hrf.advice.figure"],
 }

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 import hrf
-from attention.summarised.causal.naive import naive
-from hrf._attention.summarised.causal.levels import Tokens
 from hrf._attention.summarised.compiled import Compiled
 from hrf._attention.summarised.heads import Heads
 from hrf._attention.summarised.read import read
-from properties.strategies import cases, either, seeds
+from properties.strategies import cases, seeds
 
 DTYPES = torch.float64, torch.float32, torch.bfloat16, torch.float16
 lengths = st.one_of(st.integers(0, 20), st.integers(20, 400))
@@ -35,7 +33,6 @@ class Shape:
     dim: int
     width: int
     padding: float
-    is_causal: bool
     norm: float
     dtype: torch.dtype
     seed: int
@@ -52,15 +49,13 @@ class Shape:
         return torch.rand(self.batch, self.keys, generator=Generator().manual_seed(self.seed)) < self.padding
 
     def attend(self, method: hrf.SummarisedAttention) -> Tensor:
-        options = {"is_causal": self.is_causal, "key_padding_mask": self.ignored(), "scale": 1.0}
-        return hrf.attention(*self.tensors(), method, **options)
+        return hrf.attention(*self.tensors(), method, key_padding_mask=self.ignored(), scale=1.0)
 
     def exact(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return exact attention in float64, and the least and the largest visible values; zeros without any key."""
         q, k, v = (u.double() for u in self.tensors())
         k, v = (u.repeat_interleave(self.groups, 1) for u in (k, v))
         seen = ~self.ignored()[:, None, None] & torch.ones(self.length, self.keys, dtype=torch.bool)
-        seen = seen.tril() if self.is_causal else seen
         none, hidden = ~seen.any(-1, keepdim=True), ~seen[..., None]
         weights = (q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
         each = v[:, :, None]
@@ -78,10 +73,9 @@ class Shape:
 
 def shapes(
     norms: tuple[float, ...],
-    causal: st.SearchStrategy[bool] = either,
     dtypes: tuple[torch.dtype, ...] = DTYPES,
 ) -> st.SearchStrategy[Shape]:
-    drawn = st.builds(
+    return st.builds(
         Shape,
         batch=st.sampled_from([0, 1, 2]),
         key_heads=st.sampled_from([1, 2]),
@@ -91,23 +85,20 @@ def shapes(
         dim=st.sampled_from([1, 5, 8, 33]),
         width=st.sampled_from([1, 8, 20]),
         padding=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-        is_causal=causal,
         norm=st.sampled_from(norms),
         dtype=st.sampled_from(dtypes),
         seed=seeds,
     )
-    return st.builds(lambda shape: replace(shape, keys=shape.length) if shape.is_causal else shape, drawn)
 
 
-def method(shape: Shape, n_groups: int, n_clusters: int, tolerance: float) -> hrf.SummarisedAttention:
-    sizes = (None, None) if shape.is_causal else (n_groups, n_clusters)
-    return hrf.SummarisedAttention(*sizes, tolerance=tolerance)
+def method(n_groups: int, n_clusters: int, tolerance: float) -> hrf.SummarisedAttention:
+    return hrf.SummarisedAttention(n_groups, n_clusters, tolerance=tolerance)
 
 
 @given(shapes((0.0, 1.0, 3.0, 10.0)), powers, powers)
 @cases(8)
 def test_without_tolerance_it_is_exact_attention(shape, n_groups, n_clusters):
-    received = shape.attend(method(shape, n_groups, n_clusters, 0.0))
+    received = shape.attend(method(n_groups, n_clusters, 0.0))
     assert received.dtype == shape.dtype
     expected = shape.exact()[0]
     assert received.shape == expected.shape
@@ -117,7 +108,7 @@ def test_without_tolerance_it_is_exact_attention(shape, n_groups, n_clusters):
 @given(shapes((0.0, 1.0, 10.0, 100.0)), powers, powers, st.sampled_from([0.1, 1.0, 10.0, math.inf]))
 @cases(8)
 def test_outputs_are_finite_and_in_the_box_of_visible_values(shape, n_groups, n_clusters, tolerance):
-    received = shape.attend(method(shape, n_groups, n_clusters, tolerance)).double()
+    received = shape.attend(method(n_groups, n_clusters, tolerance)).double()
     _, low, high = shape.exact()
     # A mean of values lies in the box up to the rounding of its weights' sum.
     slack = shape.rounding() if shape.norm <= 10 else 1e-2
@@ -127,7 +118,7 @@ def test_outputs_are_finite_and_in_the_box_of_visible_values(shape, n_groups, n_
 
 
 @given(
-    shapes((0.0, 1.0, 3.0), st.just(False), (torch.float32,)),
+    shapes((0.0, 1.0, 3.0), (torch.float32,)),
     powers,
     powers,
     st.sampled_from([0.3, 1.0, math.inf]),
@@ -146,20 +137,3 @@ def test_compiled_loops_are_the_twin_with_their_plan(shape, n_groups, n_clusters
     found = Compiled(heads, 1.0, n_groups, n_clusters, torch.full((shape.key_heads,), tolerance), keep=True)
     wide = Heads(*(u.double() for u in heads[:3]), *heads[3:])
     assert ((found.out - read(wide, found.plan())).abs() <= shape.rounding()).all()
-
-
-@given(shapes((0.0, 1.0, 3.0), st.just(True), (torch.float64,)), st.sampled_from([0.3, 1.0, math.inf]))
-@cases(4)
-def test_causal_attention_is_its_definition(shape, tolerance):
-    shape = replace(shape, batch=1)
-    received = shape.attend(hrf.SummarisedAttention(tolerance=tolerance))
-    (q, k, v), ignored = (u[0] for u in shape.tensors()), shape.ignored()
-    keys, everything = (
-        (~ignored).expand(shape.key_heads, -1),
-        torch.ones(shape.key_heads, shape.length).bool(),
-    )
-    k, v = (u.masked_fill(ignored[0][:, None], 0) for u in (k, v))
-    tokens = Tokens(q.unflatten(0, (shape.key_heads, -1)).movedim(1, 2), k, v, everything, keys)
-    for position in {shape.length // 2, shape.length - 1} & {*range(shape.length)}:
-        expected, _ = naive(tokens, 0, position, 0, tolerance)
-        assert ((received[0, 0, position] - expected).abs() <= shape.rounding()).all()

@@ -8,26 +8,8 @@ from typing import Annotated
 import typer
 
 from hrf.cli.errors import one_sentence
-from hrf_paper.experiments.registry import EXPERIMENTS, chosen
-from hrf_paper.terminal import listing
 
 __all__ = ["reproduce"]
-
-_HELP = """Reproduce the paper's figures and tables: our numbers beside the printed ones, with a verdict.
-
-NAMES are experiments (see --list), or all. Each writes NAME.json, NAME.png and NAME.html; index.html collects the
-verdicts. An interrupted run resumes with the parts that are missing, and training from its last checkpoint in
-$HRF_CHECKPOINTS or ~/.cache/hrf/checkpoints. Language models are trained at the scale of a CPU, and with --full at
-the paper's.
-
-Examples:
-
-\b
-hrf reproduce --list
-hrf reproduce angles
-hrf reproduce all --quick
-hrf reproduce pointwise clustering --out docs/results
-"""
 
 _FULL = "The paper's sizes, even where a CPU takes days."
 
@@ -40,13 +22,27 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Directory for numbers, figures and pages.")] = Path("results"),
     show_list: Annotated[bool, typer.Option("--list", help="Print all experiments and stop.")] = False,
 ) -> None:
-    from hrf_paper import runner  # takes a second, which --help need not wait for
+    """Reproduce the paper's figures and tables: our numbers beside the printed ones, with a verdict.
+
+    NAMES are experiments (see --list), or all. Each writes NAME.json, NAME.png and NAME.html; index.html collects the
+    verdicts. An interrupted run resumes with the parts that are missing, and training from its last checkpoint in
+    $HRF_CHECKPOINTS or ~/.cache/hrf/checkpoints. Language models are trained at the scale of a CPU, and with --full at
+    the paper's.
+
+    Examples:
+
+    \b
+    hrf reproduce --list
+    hrf reproduce angles
+    hrf reproduce all --quick
+    hrf reproduce pointwise clustering --out docs/results
+    """  # noqa: D301, D412 (the character \\b keeps lines apart)
+    from hrf_paper import runner  # experiments take seconds to import, which `hrf --help` need not wait for
+    from hrf_paper.experiments.registry import EXPERIMENTS, chosen
+    from hrf_paper.terminal import listing
 
     with one_sentence():
         if show_list:
             listing(EXPERIMENTS.values())
             return
         runner.reproduce(chosen(names or []), quick=quick, full=full, seed=seed, out=out)
-
-
-reproduce.__doc__ = _HELP

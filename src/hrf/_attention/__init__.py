@@ -4,7 +4,6 @@ from hrf._attention.denominator import Denominator
 from hrf._attention.function import attention
 from hrf._attention.inputs import AccuracyWarning
 from hrf._attention.state import AttentionState
-from hrf._attention.summarised.causal.state import SummarisedState
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.summarised.report import SummaryCall, SummaryReport
 
@@ -13,7 +12,6 @@ __all__ = [
     "AttentionState",
     "Denominator",
     "SummarisedAttention",
-    "SummarisedState",
     "SummaryCall",
     "SummaryReport",
     "attention",

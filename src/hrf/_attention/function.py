@@ -14,7 +14,6 @@ from hrf._attention.inputs import Inputs, check, check_map
 from hrf._attention.masks import read_mask
 from hrf._attention.operator import Operands, call_operator, call_summarised, implemented_by, tensors_of
 from hrf._attention.packing import Packing
-from hrf._attention.summarised.causal.engine import causal_attention
 from hrf._attention.summarised.engine import summarised_attention
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf._attention.values import drop_keys
@@ -109,10 +108,12 @@ def attention(
         scale=scale,
     ).hiding(hidden)
     if isinstance(feature_map, SummarisedAttention):
-        rows, attend = (
-            inputs,
-            partial(causal_attention if is_causal else summarised_attention, method=feature_map),
-        )
+        if is_causal:
+            raise ValueError(
+                "is_causal came with a SummarisedAttention, whose groups of queries see all keys; expected a feature "
+                "map, or exact attention"
+            )
+        rows, attend = inputs, partial(summarised_attention, method=feature_map)
     else:
         engine, rule = engine_for(feature_map), Denominator.of(denominator)
         rows, path = inputs.for_map(feature_map), engine.causal if is_causal else engine.bidirectional

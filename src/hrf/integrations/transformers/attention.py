@@ -181,7 +181,7 @@ class _Fitted(_Attention):
 
 
 class _Summarised(_Attention):
-    """Attention by summaries. A single query of a decoder is exact: it reads each key once."""
+    """Attention by summaries, for encoders."""
 
     has_map = False
 
@@ -190,18 +190,20 @@ class _Summarised(_Attention):
 
     @override
     def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
-        query, paired = call.rows()
-        output = attention(
-            query,
+        if call.is_causal:
+            raise ValueError(
+                f"the attention of {type(module).__name__} is causal, and summarised attention is for encoders; "
+                "expected a feature map (attn_implementation='hrf', or convert), or exact attention"
+            )
+        return attention(
+            call.query,
             call.key,
             call.value,
             self.method,
-            is_causal=paired,
             key_padding_mask=call.ignore,
-            query_padding_mask=call.padding_of_rows(),
+            query_padding_mask=call.ignore if call.is_self else None,
             scale=call.scale,
         )
-        return output[:, :, -call.query.shape[2] :]
 
 
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:

@@ -164,14 +164,6 @@ class AttentionCall(NamedTuple):
         # Outputs of added queries are dropped.
         return F.pad(self.query, (0, 0, keys - length, 0)) if paired and keys > length else self.query, paired
 
-    def padding_of_rows(self) -> Tensor | None:
-        """Return which of the queries of `rows` are padding, ``(B, ·)``, or ``None`` if none is known to be."""
-        before = self.key.shape[2] - self.query.shape[2]
-        if self.is_self or before <= 0 or not self.rows()[1]:
-            return self.ignore if self.is_self else None
-        added = torch.arange(self.key.shape[2], device=self.key.device) < before
-        return added.expand(len(self.key), -1) if self.ignore is None else self.ignore | added
-
     def exact(self, dropout: float = 0.0) -> Tensor:
         """Compute the attention exactly: ``(B, H, L, d_v)``."""
         length, keys = self.query.shape[2], self.key.shape[2]

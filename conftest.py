@@ -12,11 +12,11 @@ import os
 import tempfile
 from pathlib import Path
 
-HRF = Path(__file__).parents[1] / "src" / "hrf"
+HRF = Path(__file__).parent / "src" / "hrf"
 SOURCES = [*sorted((HRF / "_attention" / "loops").glob("*.py")), HRF / "tuning.py"]
 TEXT = b"".join(
     path.read_bytes()
-    for path in (*SOURCES, Path(__file__).parent / "attention" / "loops" / "test_functions.py")
+    for path in (*SOURCES, Path(__file__).parent / "tests" / "attention" / "loops" / "test_functions.py")
 )
 FOLDER = Path(tempfile.gettempdir()) / f"hrf-{getpass.getuser()}-{hashlib.sha256(TEXT).hexdigest()[:16]}"
 
