@@ -115,6 +115,10 @@ CHANGES = {
     "keys written to": lambda cache: cache.layers[0].keys[:, :, 1].zero_(),
     "values written to": lambda cache: cache.layers[0].values[:, :, 1].zero_(),
     "negated": lambda cache: cache.layers[0].keys.neg_(),
+    "negated and reordered": lambda cache: (
+        cache.layers[0].keys.neg_(),
+        cache.reorder_cache(torch.tensor([1, 0])),
+    ),
 }
 
 

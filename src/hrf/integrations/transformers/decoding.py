@@ -194,9 +194,12 @@ def _follow_caches() -> None:
     @wraps(reorder)
     def reordered(self: CacheLayerMixin, beam_idx: Tensor) -> None:
         kept: Kept | None = getattr(self, _ATTRIBUTE, None)
+        if kept is not None and kept.mark is not None and not kept.mark.holds(self):
+            kept = None  # written to before it was reordered
         reorder(self, beam_idx)  # type: ignore[arg-type]
-        if kept is not None and kept.state is not None:
-            setattr(self, _ATTRIBUTE, kept.reordered(beam_idx, self))
+        if kept is not None:
+            kept = None if kept.state is None else kept.reordered(beam_idx, self)
+        setattr(self, _ATTRIBUTE, kept)
 
     Cache.update = noted  # type: ignore[method-assign]
     CacheLayerMixin.reorder_cache = reordered  # type: ignore[method-assign]
