@@ -16,11 +16,8 @@ from torch import Tensor
 
 from benchmarks import minilm
 from hrf import SummarisedAttention
-from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.opening import make_plan
-from hrf._attention.summarised.plan import Plan
-from hrf._attention.summarised.statistics import clusters_of, groups_of
-from hrf._attention.summarised.tree import root_of_metric
+from hrf._attention.summarised.plan import Heads, Plan, clusters_of, groups_of, root_of_metric
+from hrf._attention.summarised.read import make_plan
 from hrf.report import folder, png, write
 
 PATH = Path("docs/figures/summarised.png")

@@ -146,7 +146,6 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "SUMMARY_TASKS_PER_THREAD": ("summarised, one head", lambda: _attention(_SUMMARISED, heads=1)),
     "SUMMARY_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
     "EXACT_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
-    "DESCENT_FLOATS": ("summarised, causal, training", lambda: _training(_SUMMARISED, 4, 2048, is_causal=True)),
     "FITTING_FLOATS": ("fit of moments, 8 × 8 clusters", _fitting),
     "TREE_TOP": ("40 draws for 700 queries, 50,000 classes", _sampling),
     "TREE_FAN": ("40 draws for 700 queries, 50,000 classes", _sampling),

@@ -8,7 +8,7 @@ import torch
 import hrf
 from attention.engines import check_equal, inputs, reference
 from hrf import tuning
-from hrf._attention.angular import stream as angular
+from hrf._attention import angular
 
 
 def make(n=8, m=6, heads=None, share=True, dim=5, kind="iid"):

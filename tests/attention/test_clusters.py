@@ -9,7 +9,7 @@ from attention import data
 from attention.engines import check_equal, inputs, reference
 from features.registry import PARTLY_EXACT, build
 from hrf import tuning
-from hrf._attention.clustered import bidirectional as clusters
+from hrf._attention import clustered as clusters
 from hrf.features.clustered import BASES, ClusteredHybrid
 
 DIM = 4

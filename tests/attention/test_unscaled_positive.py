@@ -11,12 +11,12 @@ from torch import Tensor
 import hrf
 from attention.data import random
 from hrf import tuning
+from hrf._attention import dense as small
 from hrf._attention import reference
+from hrf._attention.call import prepare
 from hrf._attention.denominator import Denominator
-from hrf._attention.dense import unscaled_positive as small
-from hrf._attention.dense.unscaled_positive import UnscaledPositive
+from hrf._attention.dense import UnscaledPositive
 from hrf._attention.inputs import check
-from hrf._attention.rows import prepare
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 import hrf
-from hrf._attention.summarised.compiled import Compiled
-from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.engine import Compiled
+from hrf._attention.summarised.plan import Heads
 from properties.strategies import cases, either, seeds
 
 lengths = st.integers(256, 700)

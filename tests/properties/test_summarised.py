@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 import hrf
-from hrf._attention.summarised.compiled import Compiled
-from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.engine import Compiled
+from hrf._attention.summarised.plan import Heads
 from hrf._attention.summarised.read import read
 from properties.strategies import cases, seeds
 

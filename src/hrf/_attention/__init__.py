@@ -4,8 +4,7 @@ from hrf._attention.denominator import Denominator
 from hrf._attention.function import attention
 from hrf._attention.inputs import AccuracyWarning
 from hrf._attention.state import AttentionState
-from hrf._attention.summarised.method import SummarisedAttention
-from hrf._attention.summarised.report import SummaryCall, SummaryReport
+from hrf._attention.summarised.method import SummarisedAttention, SummaryCall, SummaryReport
 
 __all__ = [
     "AccuracyWarning",

@@ -1,34 +1,56 @@
-"""Denominators that random features got wrong: the rule, and the bound that it compares with.
+"""Denominators that random features got wrong, and outputs outside the box of the values.
 
 The true denominator is Σ_y K(x, y) over the n keys that x sees, and by Jensen's inequality it is at least
 n exp(mean log K(x, y)): n exp(xᵀȳ) for the softmax kernel, from the mean ȳ of the keys alone. An estimate
 below a small part of that bound, or negative, says nothing about the row; neither does one that is lost to
 underflow. Such a row returns the mean of the values it sees, and every other output is moved into the box of the
-values (``visible.py``).
+values.
+
+The values that a row sees: their mean, and the box that holds every average of them.
+
+Exact attention is an average of values with positive weights, so it lies between their coordinate-wise minimum and
+maximum. Estimates with signs need not: moving an output to the nearest point of the box never increases its error. Maps
+without signs stay in the box by themselves. Mean and box are constants for autograd.
+
+The rule for outputs, in place and without autograd: in one compiled pass, or by `bounded` in blocks.
+
+Outputs of all rows do not fit the cache, and the operations of `bounded` pass over them several times.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hrf._attention import loops
 from hrf._attention.inputs import Inputs
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
-from hrf.numerics import half_square
+from hrf.numerics import can_look, half_square
 
 __all__ = [
     "FLOOR",
+    "ROUNDING",
     "RULES",
     "Denominator",
     "Rule",
+    "Running",
+    "Visible",
+    "VisibleChunk",
+    "bounded",
     "key_moments",
     "log_bound",
+    "of_all",
     "per_row",
+    "put_in_box",
     "total_moments",
 ]
+
 
 FLOOR = 1e-3  # of the bound
 Rule = Literal["clamp", "raise", "none"]
@@ -182,3 +204,221 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float =
     product = (centre @ x.mT).mT if one_for_all else (x * centre).sum(-1, keepdim=True)
     bound = count.log() + product
     return bound if feature_map.kernel == "softmax" else bound - root**2 * half_square(x) - mean[..., -1:]
+
+
+# Times eps of the largest magnitude: outputs that leave the box by less are not counted as clipped.
+ROUNDING = 32
+
+
+class Visible(NamedTuple):
+    """Values that some rows see, ``(N, 1 or rows, ·)`` each.
+
+    Attributes:
+        total: sums of the values, and in the last column their number.
+        low: coordinate-wise minimum, or ``None`` for maps without signs.
+        high: coordinate-wise maximum, or ``None``.
+    """
+
+    total: Tensor
+    low: Tensor | None
+    high: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Visible:
+        """Apply a function to all tensors."""
+        low, high = (None if t is None else function(t) for t in (self.low, self.high))
+        return Visible(function(self.total), low, high)
+
+    def part(self, some: slice) -> Visible:
+        """Restrict to some of the N."""
+        return self.map(lambda t: t[some])
+
+    def mean(self) -> Tensor:
+        """Return the mean; zeros where there are no values."""
+        return self.total[..., :-1] / self.total[..., -1:].clamp(min=1)
+
+    def per_row(self) -> Visible:
+        """Return self, which holds for every row."""
+        return self
+
+    def in_order(self) -> tuple[Visible, Tensor, int]:
+        """Return self and no further values: all rows see the same."""
+        return self, self.total[:, :0], 1
+
+    def holds(self, out: Tensor) -> bool:
+        """Whether all outputs ``(N, rows, d_v)`` are numbers in the box; reads them without writing anything."""
+        if self.low is None or self.high is None or not out.numel():
+            return True
+        if self.low.shape[1] == 1:
+            lowest, highest = out.amin(1, keepdim=True), out.amax(1, keepdim=True)
+        else:
+            lowest, highest = out, out
+        return bool((lowest >= self.low).all() and (highest <= self.high).all())
+
+
+@torch.no_grad()
+def of_all(value: Tensor, ignore: Tensor | None, dtype: torch.dtype, *, signed: bool) -> Visible:
+    """Describe ``value (B, H, S, d_v)`` for rows that see all keys but those to ``ignore (B, S)``."""
+    v = value.to(dtype)
+    hidden = None if ignore is None else ignore[:, None, :, None]
+    shown = v if hidden is None else v.masked_fill(hidden, 0)
+    number = v.new_full((*v.shape[:2], 1, 1), v.shape[2])
+    if hidden is not None:
+        number = (~hidden).sum(2, keepdim=True).to(dtype).expand(*v.shape[:2], 1, 1)
+    total = torch.cat([shown.sum(2, keepdim=True), number], -1).flatten(0, 1)
+    if not signed:
+        return Visible(total, None, None)
+    if not v.shape[2]:
+        return Visible(total, total[..., :-1], total[..., :-1])
+    low, high = v, v
+    if hidden is not None:
+        low, high = v.masked_fill(hidden, torch.inf), v.masked_fill(hidden, -torch.inf)
+    return Visible(total, *(t.flatten(0, 1) for t in (low.amin(2, keepdim=True), high.amax(2, keepdim=True))))
+
+
+class VisibleChunk(NamedTuple):
+    """Values that the rows of a causal chunk see.
+
+    Outputs are mostly averages over many keys, so that the box of the keys before the chunk, which the box of every row
+    contains, holds them already: boxes and means per row are computed only where it does not.
+
+    Attributes:
+        before: of the keys before the chunk, ``(N, 1, ·)``.
+        values: of the chunk's keys with a column of ones, ``(N, T, d_v + 1)``, zeros where ignored.
+        groups: rows per key.
+    """
+
+    before: Visible
+    values: Tensor
+    groups: int
+
+    def holds(self, out: Tensor) -> bool:
+        """Whether all outputs lie in the box of the keys before the chunk."""
+        return self.before.holds(out)
+
+    def per_row(self) -> Visible:
+        """Describe the values that each row sees, ``(N, rows, ·)``."""
+        found = Visible(self.before.total + self.values.cumsum(1), None, None)
+        if self.before.low is not None and self.before.high is not None:
+            lows, highs = _shown(self.values)
+            low = torch.minimum(self.before.low, lows.cummin(1).values)
+            high = torch.maximum(self.before.high, highs.cummax(1).values)
+            found = found._replace(low=low, high=high)
+        return found if self.groups == 1 else found.map(lambda t: t.repeat_interleave(self.groups, 1))
+
+    def in_order(self) -> tuple[Visible, Tensor, int]:
+        """Return what the first row sees before the chunk, the values that follow, and rows per value."""
+        return self.before, self.values, self.groups
+
+    def after(self) -> Visible:
+        """Describe the values of all keys up to the end of the chunk, ``(N, 1, ·)``."""
+        found = Visible(self.before.total + self.values.sum(1, keepdim=True), None, None)
+        if self.before.low is None or self.before.high is None or not self.values.shape[1]:
+            return found._replace(low=self.before.low, high=self.before.high)
+        lows, highs = _shown(self.values)
+        low = torch.minimum(self.before.low, lows.amin(1, keepdim=True))
+        return found._replace(low=low, high=torch.maximum(self.before.high, highs.amax(1, keepdim=True)))
+
+
+def _shown(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values with +inf and with −inf in place of those whose last column, 1 or 0, says ignored."""
+    hidden, values = values[..., -1:] == 0, values[..., :-1]
+    return values.masked_fill(hidden, torch.inf), values.masked_fill(hidden, -torch.inf)
+
+
+@dataclass
+class Running:
+    """`Visible` of all keys so far, ``(N, 1, ·)``, for causal attention.
+
+    Attributes:
+        last: of the keys before the next chunk.
+    """
+
+    last: Visible
+
+    @torch.no_grad()
+    def chunk(self, values: Tensor, groups: int) -> VisibleChunk:
+        """Add the keys of a chunk; return what its rows see: arguments of `VisibleChunk`."""
+        chunk = VisibleChunk(self.last, values.detach(), groups)
+        self.last = chunk.after()
+        return chunk
+
+
+def bounded(out: Tensor, small: Tensor, seen: Visible | VisibleChunk) -> tuple[Tensor, Tensor | None]:
+    """Replace rows whose denominator is too small by the mean, and move all others into the box.
+
+    Args:
+        out: quotients, ``(N, rows, d_v)``.
+        small: rows whose denominator is too small, ``(N, rows, 1)``; they get no gradient.
+        seen: the values that the rows see.
+
+    Returns:
+        The outputs, and which coordinates were moved by more than rounding: they get no gradient either. ``None`` where
+        none was, and without a box.
+    """
+    known = out.detach()
+    if can_look(out) and not small.any() and seen.holds(known):
+        return out, None
+    with torch.no_grad():
+        visible = seen.per_row()
+    moved: Tensor | None = None
+    if visible.low is not None and visible.high is not None:
+        inside = known.clamp(visible.low, visible.high)
+        rounding = ROUNDING * torch.finfo(out.dtype).eps
+        slack = torch.maximum(visible.low.abs(), visible.high.abs()) * rounding
+        moved = ((known - inside).abs() > slack) & ~small
+        out = torch.where(moved, inside, out + (inside - known)) if out.requires_grad else inside
+    return torch.where(small, visible.mean(), out), moved
+
+
+@torch.no_grad()
+def put_in_box(
+    out: Tensor, small: Tensor, seen: Visible | VisibleChunk, moved: Tensor | None = None
+) -> Tensor | None:
+    """Replace rows whose denominator is too small by the mean, and move all others into the box, in place.
+
+    Args:
+        out: quotients, ``(N, rows, d_v)``; rows of one of the N are contiguous.
+        small: rows whose denominator is too small, ``(N, rows, 1)``.
+        seen: the values that the rows see.
+        moved: where to mark coordinates that were moved by more than rounding, ``(N, rows, d_v)``, or ``None``.
+
+    Returns:
+        Rows with such a coordinate, ``(N, rows, 1)``; ``None`` for maps without signs, which stay in the box.
+    """
+    before, values, groups = seen.in_order()
+    if before.low is None or before.high is None:
+        found, _ = bounded(out, small, seen)
+        if found is not out:
+            out.copy_(found)
+        return None
+    if not loops.serves(out):
+        found, marks = bounded(out, small, seen)
+        out.copy_(found)
+        if marks is None:
+            return torch.zeros_like(small)
+        if moved is not None:
+            moved.copy_(marks)
+        return marks.any(-1, keepdim=True)
+    return _compiled(out, small, before, values, groups, moved)
+
+
+def _compiled(
+    out: Tensor, small: Tensor, before: Visible, values: Tensor, groups: int, moved: Tensor | None
+) -> Tensor:
+    from hrf._attention.loops.box import clip_rows
+
+    clipped, rounding = torch.zeros_like(small), ROUNDING * torch.finfo(out.dtype).eps
+    # A loop that sees values one after the other writes to the box, and has its head to itself.
+    boxes = loops.arrays(*(t[:, 0].clone() for t in before if t is not None), values)
+    rows, too_small, flags = (t.detach().numpy() for t in (out, small[..., 0], clipped[..., 0]))
+    marks = np.empty((len(rows), 0, 0), bool) if moved is None else moved.numpy()
+
+    def clip(n: int, some: slice) -> None:
+        own = (box[n] for box in boxes)
+        clip_rows(
+            *(rows[n, some], too_small[n, some], *own, groups, rounding, flags[n, some], marks[n, some])
+        )
+
+    tasks = [(n, slice(None)) for n in range(len(rows))] if values.shape[1] else loops.parts(out)
+    loops.each(clip, tasks)
+    return clipped

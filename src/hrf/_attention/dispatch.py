@@ -2,19 +2,17 @@
 
 Reading order:
 
-    function.py        `hrf.attention`: check the inputs, pick an engine here, run it; masks.py reads attn_mask
-    operator.py        the same as one operator, for compiled graphs
-    summarised/        not in the table: function.py sends `SummarisedAttention` there before it looks for an engine
-    inputs.py          checked inputs in one form; packing.py turns packed sequences into batches of them
-    call.py            what a call fixes beside its tensors; a `Path` is prepare, forward and backward
-    rows.py            the path of the engines that go by rows: angular/stream.py, clustered/bidirectional.py
-    dense/             the paths of any map with features: bidirectional.py, causal.py, both on chunks.py
-    clustered/         causal.py and chunks.py put clustered maps on the path of dense/causal.py
-    quotients.py       division by denominators, under the rule of denominator.py; box.py moves outputs into the box
-    state.py           decoding: the causal path with a state that is kept (carry.py); dense/one_token.py and
-                       dense/compiled_steps.py take single tokens
-    halves.py          keys become a state, queries read one: for states that meet on the way (`hrf.distributed`)
-    reference.py       the quadratic twin that every engine is tested against
+    function.py      `hrf.attention`: check the inputs, pick an engine here, run it
+    operator.py      the same as one operator, for compiled graphs
+    inputs.py        checked inputs in one form; masks, padding, packed sequences, dropout
+    summarised/      not in the table: function.py sends `SummarisedAttention` there before it looks for an engine
+    call.py          what a call fixes beside its tensors; a `Path` is prepare, forward and backward; paths by rows
+    dense.py         any map with features, bidirectional; causal.py the same in chunks
+    angular.py       angular hybrids by sign code
+    clustered.py     clusters, on the sums of cluster_sums.py
+    denominator.py   small denominators, and outputs outside the box of the values
+    carry.py         what a state holds, and steps of single tokens; state.py decodes with it
+    reference.py     the quadratic twin that every engine is tested against
 
 Block sizes are in ``hrf/tuning.py``; loops/ is compiled by Numba, each loop with a twin in PyTorch's operations.
 """
@@ -24,15 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hrf._attention import carry, rows
-from hrf._attention.angular import stream as angular
-from hrf._attention.call import Call, Path
-from hrf._attention.clustered import bidirectional as clustered
-from hrf._attention.clustered.causal import prepare_clustered
-from hrf._attention.clustered.chunks import Clustered
-from hrf._attention.dense import bidirectional as dense
-from hrf._attention.dense.causal import in_chunks
-from hrf._attention.dense.chunks import Chunks, Dense
+from hrf._attention import angular, carry, clustered, dense
+from hrf._attention.call import Call, Path, by_rows
+from hrf._attention.causal import in_chunks
+from hrf._attention.clustered import Clustered, prepare_clustered
+from hrf._attention.dense import Chunks, Dense
 from hrf._attention.inputs import check_map
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
@@ -48,9 +42,9 @@ class Engine(NamedTuple):
         serves: whether a map is served; the first row that serves a map is taken.
         bidirectional: every query sees all keys.
         causal: query i sees the keys of a state, if there is one, and keys 0 … i. Decoding uses this path, too.
-        chunks: features of the causal path, and of keys and queries that meet elsewhere (`hrf._attention.halves`).
+        chunks: features of the causal path, and of keys and queries that meet elsewhere (`hrf._attention.state`).
         backward: how gradients of the sums are computed; those of features by autograd, or by `FeatureMap.pullback`.
-        compiled: which sums of the engine have a loop compiled by Numba; box.py has one for the outputs of all engines.
+        compiled: which sums of the engine have a loop compiled by Numba; all engines share one for outputs.
     """
 
     name: str
@@ -86,16 +80,16 @@ def _has_features(phi: FeatureMap) -> bool:
 # fmt: off
 ENGINES = (
     # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
-    Engine("clustered", _by_residual, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
+    Engine("clustered", _by_residual, by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
            Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
-    Engine("clustered by pair", _by_pair, rows.by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
+    Engine("clustered by pair", _by_pair, by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
-    Engine("angular", _by_code, rows.by_rows(angular.stream), in_chunks(carry.prepare, Dense),
+    Engine("angular", _by_code, by_rows(angular.stream), in_chunks(carry.prepare, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. Positive itself, not a map around it, goes without scales where norms are moderate
-    # (dense/unscaled_positive.py).
+    # (`UnscaledPositive`).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
            Dense, backward="by hand", compiled="decoding, for real exponential features"),
 )

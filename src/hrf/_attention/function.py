@@ -10,13 +10,10 @@ from torch import Tensor
 from hrf._attention.call import Path, runner
 from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
-from hrf._attention.inputs import Inputs, check, check_map
-from hrf._attention.masks import read_mask
+from hrf._attention.inputs import Inputs, Packing, check, check_map, drop_keys, read_mask
 from hrf._attention.operator import Operands, call_operator, call_summarised, implemented_by, tensors_of
-from hrf._attention.packing import Packing
 from hrf._attention.summarised.engine import summarised_attention
 from hrf._attention.summarised.method import SummarisedAttention
-from hrf._attention.values import drop_keys
 from hrf.features.base import FeatureMap
 from hrf.numerics import without_autocast
 

@@ -1,25 +1,111 @@
-"""Inputs of attention, checked once and brought to one form for all engines.
+"""Arguments of attention, checked once and brought to one form for all engines.
 
-Query heads may outnumber key heads (grouped queries): each key head serves a run of ``groups`` consecutive
-query heads. Engines see them as rows: position p of the query is rows p·groups … (p + 1)·groups − 1.
+`check` makes `Inputs` of query, key, value and masks, or raises an error that says what does not fit. Query heads may
+outnumber key heads (grouped queries): each key head serves a run of ``groups`` consecutive query heads. Engines see
+them as rows: position p of the query is rows p·groups … (p + 1)·groups − 1. `read_mask` reads ``attn_mask``, as far as
+linear attention can honour it; `Packing` turns packed sequences, as flash-attn has them, into batches of sequences of
+similar length; `drop_keys` is dropout.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from hrf._attention.masks import padding
 from hrf.features.base import FeatureMap
 from hrf.features.heads import of_heads
 from hrf.numerics import can_look
 
-__all__ = ["AccuracyWarning", "Inputs", "check", "check_map"]
+__all__ = [
+    "AccuracyWarning",
+    "Inputs",
+    "Packing",
+    "check",
+    "check_map",
+    "check_packed",
+    "check_starts",
+    "drop_keys",
+    "padding",
+    "read_mask",
+    "unit_values",
+]
+
+
+_WHY = (
+    "linear attention never forms the weight of a pair, so it cannot honour arbitrary masks: "
+    "only padding of keys and is_causal"
+)
+
+
+def read_mask(mask: Tensor, shape: tuple[int, ...]) -> tuple[bool, Tensor]:
+    """Tell whether a mask is causal, and which keys it hides from all queries.
+
+    Args:
+        mask: what broadcasts to the weights; booleans, True to attend, or 0 and −inf, to be added to logits.
+        shape: of the weights, ``(..., H, L, S)``.
+
+    Returns:
+        Whether query i sees no key after i, and the keys to ignore, booleans ``(..., S)``.
+    """
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"attn_mask is of type {type(mask).__name__}; expected a tensor or None")
+    received = f"attn_mask of {mask.dtype} and shape {tuple(mask.shape)}"
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
+    if mask.ndim > len(shape) or not all(
+        m in (1, n) for m, n in pairs
+    ):  # torch.broadcast_shapes imports SymPy
+        raise ValueError(f"{received} does not broadcast to the weights, {shape}")
+    if not mask.numel():
+        return False, mask.new_zeros((*shape[:-3], shape[-1]), dtype=torch.bool)
+    seen = mask if mask.dtype == torch.bool else ~_hidden(mask, received, "True to attend")
+    batch, (length, keys) = shape[:-3], shape[-2:]
+    seen = seen[(None,) * (len(shape) - seen.ndim)]  # (... or 1, H or 1, L or 1, S or 1)
+    rows = seen[..., 0, :, :]
+    if seen.shape[-3] > 1 and not bool((seen == rows.unsqueeze(-3)).all()):
+        raise ValueError(f"{received} differs between heads; expected one mask for all heads ({_WHY})")
+    last = rows[..., -1:, :]  # a causal mask lets the last query see all keys but padding
+    is_causal = not bool((rows == last).all())
+    if is_causal:
+        past = torch.ones(length, keys, dtype=torch.bool, device=mask.device).tril()
+        if length != keys or not bool((rows == (past & last)).all()):
+            raise ValueError(
+                f"{received} differs between queries and is not causal over {length} queries and {keys} keys; expected "
+                f"the same keys for all queries, or keys up to each query, with or without padding ({_WHY})"
+            )
+    return is_causal, ~last[..., 0, :].expand(*batch, keys)
+
+
+def padding(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a padding mask as booleans of the given shape, True to ignore; refuse anything else."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"key_padding_mask is of type {type(mask).__name__}; expected a tensor, True to ignore ({_WHY})"
+        )
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"key_padding_mask has shape {tuple(mask.shape)}; expected {shape} ({_WHY})")
+    return (
+        mask
+        if mask.dtype == torch.bool
+        else _hidden(mask, f"key_padding_mask of {mask.dtype}", "True to ignore")
+    )
+
+
+def _hidden(mask: Tensor, received: str, meaning: str) -> Tensor:
+    """Return where a mask to be added to logits hides keys: −inf, or the least number of its dtype."""
+    if mask.is_floating_point():
+        hidden = mask <= torch.finfo(mask.dtype).min
+        if bool((hidden | (mask == 0)).all()):
+            return hidden
+    raise ValueError(
+        f"{received} has values besides 0 and −inf; expected these or booleans, {meaning} ({_WHY})"
+    )
 
 
 class Inputs(NamedTuple):
@@ -226,3 +312,92 @@ def _check_fit(query: Tensor, key: Tensor, feature_map: FeatureMap) -> None:
         raise ValueError(
             f"query has {query.shape[-3]} heads, the map has {feature_map.heads}; expected the same or None"
         )
+
+
+class Packing:
+    """Packed sequences as batches, and back.
+
+    Args:
+        inputs: a batch of 1 with all sequences along the length.
+        cu_seqlens: where each of n sequences begins, and the total length, ``(n + 1,)``.
+    """
+
+    def __init__(self, inputs: Inputs, cu_seqlens: Tensor) -> None:
+        check_packed(inputs, cu_seqlens)
+        check_starts(cu_seqlens, inputs.key.shape[2])
+        self._inputs, self._batches = inputs, list(_batches(cu_seqlens))
+        self._groups = inputs.query.shape[2] // max(1, inputs.key.shape[2])
+
+    def batches(self) -> Iterator[Inputs]:
+        """Yield sequences of similar length as batches; without any token, the inputs themselves."""
+        inputs = self._inputs
+        if not self._batches:
+            yield inputs
+        for index, filled in self._batches:
+            ignore = ~filled if inputs.ignore is None else ~filled | inputs.ignore[0, index]
+            sides = (inputs.query, self._groups), (inputs.key, 1), (inputs.value, 1)
+            q, k, v = (_take(u, index, groups) for u, groups in sides)
+            yield inputs._replace(query=q, key=k, value=v, ignore=ignore, present=filled)
+
+    def unpacked(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Put the outputs of all batches in the order of the tokens: ``(1, H, L, d_v)``."""
+        if not self._batches:
+            return outputs[0]
+        pairs = [
+            (index[filled], out.transpose(0, 1).unflatten(2, (-1, self._groups))[:, filled])
+            for (index, filled), out in zip(self._batches, outputs, strict=True)
+        ]
+        order, tokens = zip(*pairs, strict=True)  # (H, tokens, groups, d_v) each
+        return torch.cat(tokens, 1)[:, torch.cat(order).argsort()].flatten(1, 2).unsqueeze(0)
+
+
+def check_packed(inputs: Inputs, cu_seqlens: Tensor) -> None:
+    """Refuse a batch, and anything but whole numbers."""
+    batch = len(inputs.key)
+    if batch != 1:
+        raise ValueError(f"packed sequences came in a batch of {batch}; expected a batch axis of 1 or none")
+    if cu_seqlens.ndim != 1 or cu_seqlens.is_floating_point() or not len(cu_seqlens):
+        raise ValueError(
+            f"cu_seqlens is a tensor of {cu_seqlens.dtype} and shape {tuple(cu_seqlens.shape)}; expected "
+            "integers (n + 1,): where each of n sequences begins, and the total length"
+        )
+
+
+def check_starts(cu_seqlens: Tensor, length: int) -> None:
+    """Refuse starts of sequences that do not go from 0 to the length."""
+    if cu_seqlens[0] != 0 or cu_seqlens[-1] != length or (cu_seqlens.diff() < 0).any():
+        raise ValueError(
+            f"cu_seqlens runs from {int(cu_seqlens[0])} to {int(cu_seqlens[-1])}; expected from 0 to the "
+            f"length {length}, never falling"
+        )
+
+
+def _batches(cu_seqlens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield tokens of sequences of similar length, ``(n, longest)``, and which places hold one."""
+    first, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
+    power = lengths.double().log2().ceil()
+    for p in power[lengths > 0].unique():
+        chosen = power == p
+        place = torch.arange(int(lengths[chosen].max()), device=cu_seqlens.device)
+        filled = place < lengths[chosen, None]
+        yield (first[chosen, None] + place).where(filled, 0), filled
+
+
+def _take(u: Tensor, index: Tensor, groups: int) -> Tensor:
+    """Gather tokens of ``u (1, H, L·groups, d)`` into a batch: ``(n, H, longest·groups, d)``."""
+    return u[0].unflatten(1, (-1, groups))[:, index].flatten(2, 3).transpose(0, 1)
+
+
+def drop_keys(value: Tensor, probability: float) -> Tensor:
+    """Drop rows of values ``(..., S, d_v)`` at random and scale up the rest, so that means stay.
+
+    As in dropout of weights, denominators stay and each weight is dropped with the given probability; here all
+    queries of a head lose the same keys.
+    """
+    return value * F.dropout(torch.ones_like(value[..., :1]), probability)
+
+
+def unit_values(key: Tensor) -> Tensor:
+    """Return unit vectors for keys ``(..., S, d)``, for which attention returns its weights: ``(..., S, S)``."""
+    keys = key.shape[-2]
+    return torch.eye(keys, dtype=key.dtype, device=key.device).expand(*key.shape[:-2], keys, keys)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from hrf._attention.denominator import Denominator, Rule
-from hrf._attention.summarised.method import SummarisedAttention
-from hrf._attention.summarised.report import SummaryReport
+from hrf._attention.summarised.method import SummarisedAttention, SummaryReport
 from hrf.features.base import FeatureMap
 from hrf.handles import object_of
 

@@ -12,9 +12,8 @@ import itertools
 import torch
 from torch import Tensor
 
-from hrf._attention.denominator import Denominator, Rule
+from hrf._attention.denominator import Denominator, Rule, Visible, bounded
 from hrf._attention.inputs import check
-from hrf._attention.visible import Visible, bounded
 from hrf.features.base import FeatureMap
 from hrf.numerics import Features
 

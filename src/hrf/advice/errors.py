@@ -26,8 +26,7 @@ from scipy.stats import t as student
 from torch import Generator, Tensor
 
 from hrf import kernels
-from hrf._attention.denominator import FLOOR, Denominator, log_bound
-from hrf._attention.visible import Visible, bounded
+from hrf._attention.denominator import FLOOR, Denominator, Visible, bounded, log_bound
 from hrf.features.base import FeatureMap
 
 __all__ = [

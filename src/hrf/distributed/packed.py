@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hrf._attention.carry import Carry
 from hrf._attention.function import attention
-from hrf._attention.packing import check_packed, check_starts
+from hrf._attention.inputs import check_packed, check_starts
 from hrf.checks import check_tensors
 from hrf.distributed.agreement import Description, digest, together
 from hrf.distributed.ranks import Ranks

@@ -12,8 +12,8 @@ from hrf._attention.call import runner
 from hrf._attention.carry import Carry
 from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
-from hrf._attention.halves import read, write
 from hrf._attention.inputs import Inputs, check
+from hrf._attention.state import read, write
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf.distributed.agreement import Description, together
 from hrf.distributed.maps import fingerprint

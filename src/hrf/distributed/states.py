@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hrf._attention.carry import Carry, add_scaled
-from hrf._attention.dense.chunks import LOWEST
+from hrf._attention.dense import LOWEST
 from hrf.distributed.ranks import Ranks
 
 __all__ = ["after", "meet"]

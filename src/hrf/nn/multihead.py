@@ -12,8 +12,8 @@ from typing_extensions import Self
 
 from hrf import distributed
 from hrf._attention import SummarisedAttention, attention
+from hrf._attention.inputs import drop_keys, unit_values
 from hrf._attention.operator import uncompiled
-from hrf._attention.values import drop_keys, unit_values
 from hrf.checks import check_count, check_tensors, generator_of
 from hrf.distributed.ranks import Group, Ranks
 from hrf.features.base import FeatureMap

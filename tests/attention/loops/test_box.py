@@ -7,8 +7,7 @@ import torch
 
 from attention.data import random
 from hrf._attention import loops
-from hrf._attention.box import put_in_box
-from hrf._attention.visible import Running, Visible, bounded, of_all
+from hrf._attention.denominator import Running, Visible, bounded, of_all, put_in_box
 
 pytest.importorskip("numba")
 

@@ -9,7 +9,7 @@ import torch
 
 import hrf
 from hrf import tuning
-from hrf._attention.dense.compiled_steps import CompiledSteps
+from hrf._attention.carry import CompiledSteps
 
 pytest.importorskip("numba")
 

@@ -9,12 +9,9 @@ import torch
 
 from attention.summarised.cases import exact, random_heads
 from hrf._attention.summarised import engine
-from hrf._attention.summarised.compiled import Compiled, serves
-from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.opening import with_opened
-from hrf._attention.summarised.plan import log_errors, log_limits, log_weights
-from hrf._attention.summarised.read import read
-from hrf._attention.summarised.statistics import clusters_of, groups_of
+from hrf._attention.summarised.engine import Compiled, serves
+from hrf._attention.summarised.plan import Heads, clusters_of, groups_of, log_errors, log_limits, log_weights
+from hrf._attention.summarised.read import read, with_opened
 
 CASES = [
     (3, 100, 130, 16, 16, 8, 8, 1.0),

@@ -10,9 +10,9 @@ import torch
 
 import hrf
 from attention.engines import inputs, reference
+from hrf._attention import angular
+from hrf._attention import clustered as clusters
 from hrf._attention import loops as compiled
-from hrf._attention.angular import stream as angular
-from hrf._attention.clustered import bidirectional as clusters
 
 DIM = 6
 

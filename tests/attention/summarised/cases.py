@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hrf._attention.summarised.heads import Heads
+from hrf._attention.summarised.plan import Heads
 
 
 def random_heads(

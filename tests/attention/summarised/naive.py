@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.plan import Plan
+from hrf._attention.summarised.plan import Heads, Plan
 
 
 def members(parts, head: int) -> list[Tensor]:

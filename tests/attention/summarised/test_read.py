@@ -11,9 +11,8 @@ import torch
 from attention.summarised.cases import exact, random_heads
 from attention.summarised.naive import exact_keys, members, naive, opened_by
 from hrf import tuning
-from hrf._attention.summarised.opening import make_plan
-from hrf._attention.summarised.read import read, summary_logits, sums_and_scales
-from hrf._attention.summarised.statistics import clusters_of, groups_of
+from hrf._attention.summarised.plan import clusters_of, groups_of
+from hrf._attention.summarised.read import make_plan, read, summary_logits, sums_and_scales
 
 ROUNDING = 1e-9  # float64 through sums of some hundred terms and quotients
 

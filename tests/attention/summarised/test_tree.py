@@ -9,7 +9,7 @@ import torch
 
 from attention.summarised.cases import random_heads
 from attention.summarised.naive import members
-from hrf._attention.summarised.tree import balanced_parts, root_of_metric
+from hrf._attention.summarised.plan import balanced_parts, root_of_metric
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 8, 16])

@@ -1,6 +1,6 @@
 """Clusters that a single query opens in compiled loops: it meets their keys one by one, instead of a summary.
 
-The rule is that of ``summarised/opening.py``. Tiles have a row per cluster and a column per query of a group.
+The rule is that of ``summarised/read.py``. Tiles have a row per cluster and a column per query of a group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
 
 ROOM = np.float32(24)  # weights up to 2^24 are not rescaled
-_LARGEST = np.float32(20)  # of γd², as in summarised/opening.py
+_LARGEST = np.float32(20)  # of γd², as in summarised/read.py
 _TINY = np.float32(1e-30)
 
 

@@ -1,4 +1,4 @@
-"""Balanced trees in compiled loops: vectors in equal parts, near each other, as in ``summarised/tree.py``.
+"""Balanced trees in compiled loops: vectors in equal parts, near each other, as in ``summarised/plan.py``.
 
 Directions come from a sample of each part, and a part is cut at its median up to the width of a histogram's bin: parts
 are as even as the exact ones, and in which of two neighbours a vector near a border goes makes no difference.

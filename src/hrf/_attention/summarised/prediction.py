@@ -25,10 +25,17 @@ import torch
 from torch import Tensor
 
 from hrf import tuning
-from hrf._attention.summarised.heads import Heads
-from hrf._attention.summarised.plan import Plan, blocks_of_groups, log_weights
-from hrf._attention.summarised.statistics import KeyClusters, QueryGroups, clusters_of, groups_of
-from hrf._attention.summarised.tree import Parts
+from hrf._attention.summarised.plan import (
+    Heads,
+    KeyClusters,
+    Parts,
+    Plan,
+    QueryGroups,
+    blocks_of_groups,
+    clusters_of,
+    groups_of,
+    log_weights,
+)
 
 __all__ = ["predicted_error"]
 

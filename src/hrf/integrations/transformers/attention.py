@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from hrf._attention import Denominator, SummarisedAttention, attention
 from hrf._attention.denominator import Rule
+from hrf._attention.inputs import drop_keys, unit_values
 from hrf._attention.operator import Operands, call_operator, tensors_of
-from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
 from hrf.handles import Handled
 from hrf.integrations.transformers.decoding import attend_and_keep, layer_of

@@ -1,1 +1,0 @@
-"""Sign codes: angular hybrids without their wide features."""

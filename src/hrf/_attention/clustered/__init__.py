@@ -1,1 +1,0 @@
-"""Clusters: every token meets only the blocks of its own cluster."""

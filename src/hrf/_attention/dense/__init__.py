@@ -1,1 +1,0 @@
-"""Features times a state: bidirectional and causal attention for any map with features."""
