@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from hrf import cli
 from hrf_paper.experiments.experiment import Experiment
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.lock import only_run
-from hrf_paper.resume import FinishedParts
+from hrf_paper.resume import FinishedParts, only_run
 
 NAMES = ["first", "second", "third"]
 
@@ -119,7 +118,7 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, monkeypatch):
     run(Toy(stop="third"), tmp_path, monkeypatch)
     before = [path.read_bytes() for path in kept_files(tmp_path)]
     code = (
-        "import sys, pathlib; from hrf_paper.lock import only_run\n"
+        "import sys, pathlib; from hrf_paper.resume import only_run\n"
         "with only_run(pathlib.Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

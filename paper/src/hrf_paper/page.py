@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hrf.report import pages
-from hrf_paper.experiments.experiment import Table
+from hrf_paper.experiments.experiment import MARKS, RULE, VERDICTS, Table, verdict_text
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.experiments.verdicts import MARKS, RULE, VERDICTS, verdict_text
 
 __all__ = ["experiment_page", "index_page"]
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hrf.report import write
-from hrf_paper.experiments.experiment import Experiment, Results
+from hrf_paper.experiments.experiment import VERDICTS, Experiment, Results
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.experiments.verdicts import VERDICTS
 from hrf_paper.runner import drawing, judged, to_json
 
 __all__ = ["main", "restate", "stored_results", "stored_settings"]

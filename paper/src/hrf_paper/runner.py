@@ -13,12 +13,10 @@ from typing import Any
 from PIL import Image
 
 from hrf.report import folder, png, progress, write
-from hrf_paper.experiments.experiment import Experiment, Results, run, versions
-from hrf_paper.experiments.verdicts import Claim
-from hrf_paper.lock import only_run
+from hrf_paper.experiments.experiment import Claim, Experiment, Results, run, versions
 from hrf_paper.page import experiment_page, index_page
 from hrf_paper.requirements import require
-from hrf_paper.resume import FinishedParts
+from hrf_paper.resume import FinishedParts, only_run
 from hrf_paper.terminal import show, show_reused
 
 __all__ = ["drawing", "judged", "record", "reproduce", "to_json"]

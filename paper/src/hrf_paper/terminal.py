@@ -11,8 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from hrf.report import table
-from hrf_paper.experiments.experiment import Experiment, Table
-from hrf_paper.experiments.verdicts import RULE, Claim
+from hrf_paper.experiments.experiment import RULE, Claim, Experiment, Table
 from hrf_paper.requirements import INSTALL, missing
 
 __all__ = ["grid", "listing", "show", "show_reused"]

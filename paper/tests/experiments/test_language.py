@@ -13,16 +13,14 @@ import made_up
 from hrf import Features
 from hrf_paper import datasets
 from hrf_paper.datasets import text as files
-from hrf_paper.experiments import ptb_metrics, sampled_softmax, wikitext2_metrics
-from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.sampled_softmax import measure as drawing
-from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.scaled_down import scaled_down
-from hrf_paper.experiments.softmax_metrics import measure
-from hrf_paper.experiments.softmax_metrics.distances import distances
-from hrf_paper.experiments.softmax_metrics.printed import PRINTED, SIZES
+from hrf_paper.experiments import sampled_softmax
+from hrf_paper.experiments import softmax_metrics_measure as measure
+from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS
+from hrf_paper.experiments.experiment import run, scaled_down
+from hrf_paper.experiments.softmax_metrics import PENN_TREEBANK, WIKITEXT2
+from hrf_paper.experiments.softmax_metrics_measure import PRINTED, SIZES, distances
 
-METRICS = (ptb_metrics.EXPERIMENT, wikitext2_metrics.EXPERIMENT)
+METRICS = (PENN_TREEBANK, WIKITEXT2)
 
 
 @pytest.fixture(autouse=True)
@@ -101,12 +99,12 @@ def test_tables_claims_and_figures(measured):
 
 
 def test_a_trained_model_is_not_trained_again(monkeypatch):
-    settings = replace(ptb_metrics.EXPERIMENT.quick, redraws=1, features=(64,), fitted=64, queries=8)
-    results = run(ptb_metrics.EXPERIMENT.parts(settings))
+    settings = replace(PENN_TREEBANK.quick, redraws=1, features=(64,), fitted=64, queries=8)
+    results = run(PENN_TREEBANK.parts(settings))
     monkeypatch.setattr(
-        "hrf_paper.experiments.shared.training.Trainer._advance", lambda self: pytest.fail("trained again")
+        "hrf_paper.experiments.language_model.Trainer._advance", lambda self: pytest.fail("trained again")
     )
-    again = run(ptb_metrics.EXPERIMENT.parts(settings))
+    again = run(PENN_TREEBANK.parts(settings))
     assert again["epoch 1"]["perplexity"] == results["epoch 1"]["perplexity"]
     assert again["FAVOR+, D = 64"]["ks"] == results["FAVOR+, D = 64"]["ks"]
 
@@ -147,18 +145,18 @@ def test_printed_tables_are_whole():
 
 def perplexities(settings, values):
     results = {
-        drawing.key(name, k, epoch): {"perplexity": value + k}
+        sampled_softmax.key(name, k, epoch): {"perplexity": value + k}
         for name, value in values.items()
         for k in range(settings.seeds)
         for epoch in range(1, settings.training.epochs + 1)
     }
     near = {"uniform": 0.1, "softmax": 0.5}
-    return results | {drawing.DISTANCES: {"uniform": {"softmax": 0.6}, "r = 1": near, "r = 2": near}}
+    return results | {sampled_softmax.DISTANCES: {"uniform": {"softmax": 0.6}, "r = 1": near, "r = 2": near}}
 
 
 def test_claims_about_samplers_follow_from_perplexities():
     settings = sampled_softmax.EXPERIMENT.quick
-    values = dict.fromkeys(drawing.SAMPLERS, 200.0) | {"exact": 150.0}
+    values = dict.fromkeys(sampled_softmax.SAMPLERS, 200.0) | {"exact": 150.0}
     alike, trigonometric, uniform, exact, _, _ = sampled_softmax.EXPERIMENT.claims(
         settings, perplexities(settings, values)
     )
@@ -184,11 +182,11 @@ def test_samplers_are_trained_and_compared():
     settings = sampled_softmax.EXPERIMENT.quick
     results = run(sampled_softmax.EXPERIMENT.parts(settings))
     last = {
-        name: [results[drawing.key(name, k, 2)]["perplexity"] for k in range(settings.seeds)]
-        for name in drawing.SAMPLERS
+        name: [results[sampled_softmax.key(name, k, 2)]["perplexity"] for k in range(settings.seeds)]
+        for name in sampled_softmax.SAMPLERS
     }
     assert len({value for values in last.values() for value in values}) == len(last) * settings.seeds
-    near = results[drawing.DISTANCES]
+    near = results[sampled_softmax.DISTANCES]
     # exp(cos θ) is between 1/e and e, so that no probability is more than e² times another.
     assert near["r = 1"]["uniform"] < near["r = 2"]["uniform"] < 1
     for table in sampled_softmax.EXPERIMENT.tables(settings, results):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hrf_paper.experiments.verdicts import MARKS, RULE, VERDICTS, Claim, verdict_of, verdict_text
+from hrf_paper.experiments.experiment import MARKS, RULE, VERDICTS, Claim, verdict_of, verdict_text
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 

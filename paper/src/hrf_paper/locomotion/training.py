@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.locomotion.environment import StepStones
 from hrf_paper.locomotion.episodes import Walk, rehearsal, rehearse, walk
 from hrf_paper.locomotion.evolution import Evolution, directions, start, updated
@@ -27,6 +26,7 @@ from hrf_paper.locomotion.normalisation import PixelMoments
 from hrf_paper.locomotion.policy import ImplicitAttentionPolicy, PolicyConfig
 from hrf_paper.locomotion.terrain import StoneField
 from hrf_paper.locomotion.workers import Mapped
+from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
 
 __all__ = ["LocomotionTrainer", "LocomotionTraining", "TrainedPolicy", "load_policy", "walks"]
 

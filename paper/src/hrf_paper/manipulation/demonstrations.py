@@ -19,11 +19,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.manipulation.drawing import Drawing
 from hrf_paper.manipulation.expert import expert_action
 from hrf_paper.manipulation.glimpses import random_scene
 from hrf_paper.manipulation.scene import STEPS, Array
+from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from hrf_paper.manipulation.table import SweepingTable

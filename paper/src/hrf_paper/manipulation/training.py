@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.manipulation.cloning import cloning_loss, mirrored
 from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings
 from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer
 from hrf_paper.manipulation.rollouts import Search, play
+from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
 
 __all__ = ["CloneTrainer", "CloneTraining", "Diverged", "load_policy", "save_policy"]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 import hrf
-from hrf_paper.experiments.shared.plotting import GREY, bare, canvas, headline
+from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
 from hrf_paper.speech.alphabet import characters
 from hrf_paper.speech.attention import Method
 from hrf_paper.speech.decoding import GreedyDecoder

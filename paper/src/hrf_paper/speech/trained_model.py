@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from hrf_paper.experiments.shared.checkpoints import load_checkpoint
+from hrf_paper.resume import load_checkpoint
 from hrf_paper.speech.configs import ModelConfig
 from hrf_paper.speech.map_files import restore_maps
 from hrf_paper.speech.transducer import ConformerTransducer

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor, nn
 
-from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
 from hrf_paper.speech.augment import Augmentation
 from hrf_paper.speech.batches import SpeechBatch, training_batches
 from hrf_paper.speech.configs import ModelConfig
