@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import hrf
-from hrf_paper.speech.alphabet import decoded
-from hrf_paper.speech.attention_map import attention_figure, heard_words, weights
 from hrf_paper.speech.decoding import greedy
+from hrf_paper.speech.methods import attention_figure, heard_words, weights
+from hrf_paper.speech.utterances import decoded
 from made_up_speech import tiny_model, utterances
 
 

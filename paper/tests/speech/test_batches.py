@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hrf_paper.speech.augment import Augmentation
-from hrf_paper.speech.batches import by_length, padding_mask, training_batches
+from hrf_paper.speech.utterances import Augmentation, by_length, padding_mask, training_batches
 from made_up_speech import utterances
 
 NOTHING = Augmentation(speed=0, warp=0, tilt=0, time_masks=0, channel_masks=0)

@@ -9,10 +9,8 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from hrf_paper.speech.alphabet import decoded
-from hrf_paper.speech.batches import batch_of
-from hrf_paper.speech.beam import beam_search, searched
-from hrf_paper.speech.decoding import greedy
+from hrf_paper.speech.decoding import beam_search, greedy, searched
+from hrf_paper.speech.utterances import batch_of, decoded
 from made_up_speech import TINY, tiny_model, utterances
 
 

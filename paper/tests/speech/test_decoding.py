@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from hrf_paper.speech.alphabet import CHARACTERS, decoded, encoded
-from hrf_paper.speech.batches import batch_of
 from hrf_paper.speech.decoding import error_rates, greedy, recognised
+from hrf_paper.speech.utterances import CHARACTERS, batch_of, decoded, encoded
 from made_up_speech import tiny_model, utterances
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from hrf_paper.speech.dropout import ByteDropout
-from hrf_paper.speech.joiner import join_lattice
-from hrf_paper.speech.microphones import through_microphones
+from hrf_paper.speech.conformer import ByteDropout
+from hrf_paper.speech.transducer import join_lattice
+from hrf_paper.speech.utterances import through_microphones
 from made_up_speech import utterances
 
 FRAMES, LABELS = torch.tensor([5, 3]), torch.tensor([2, 3])

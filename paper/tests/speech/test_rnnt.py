@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hrf_paper.speech.rnnt import rnnt_loss
+from hrf_paper.speech.transducer import rnnt_loss
 
 
 def enumerated(logits: Tensor, labels: list[int], blank: int = 0) -> Tensor:

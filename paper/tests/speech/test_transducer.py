@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import hrf
-from hrf_paper.speech.batches import batch_of
-from hrf_paper.speech.configs import CONFIGS
-from hrf_paper.speech.conformer import sinusoids
+from hrf_paper.speech.conformer import CONFIGS, sinusoids
 from hrf_paper.speech.methods import METHODS, install, vectors
 from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
+from hrf_paper.speech.utterances import batch_of
 from made_up_speech import TINY, tiny_model, utterances
 
 LENGTHS = [37, 61, 20, 90]

@@ -38,7 +38,7 @@ from hrf_paper.experiments.speech_measure import (
     set_names,
     turns_set,
 )
-from hrf_paper.speech.beam import BEAM
+from hrf_paper.speech.decoding import BEAM
 from hrf_paper.speech.methods import METHODS
 
 # Word error rates of all methods beside the paper's, at every stage.

@@ -15,16 +15,13 @@ from torch import Generator
 import hrf
 from hrf.advice.summaries import map_flops, summary_flops
 from hrf_paper.experiments.experiment import Part, Results
-from hrf_paper.speech.an4 import an4
-from hrf_paper.speech.attention import Method, Plain
-from hrf_paper.speech.beam import searched
-from hrf_paper.speech.configs import ModelConfig
-from hrf_paper.speech.decoding import error_rates, recognised
+from hrf_paper.speech.conformer import Method, ModelConfig, Plain
+from hrf_paper.speech.corpora import an4
+from hrf_paper.speech.decoding import error_rates, recognised, searched
 from hrf_paper.speech.methods import METHODS, install
-from hrf_paper.speech.microphones import through_microphones
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.transducer import ConformerTransducer
-from hrf_paper.speech.utterances import Speech, Utterance, joined, taking_turns
+from hrf_paper.speech.utterances import Speech, Utterance, joined, taking_turns, through_microphones
 
 SINGLE, JOINED = "trained on single utterances", "trained on turns"
 LEVELS: tuple[str, ...] = get_args(Plain)  # exact, uniform and no attention, between which maps are expected
