@@ -7,7 +7,7 @@ from typing import Any
 from hrf_paper.experiments.experiment import verdict_text
 from hrf_paper.experiments.speech import EXPERIMENT
 from hrf_paper.experiments.speech_measure import SINGLE, SINGLE_SET, Rate, judged, key, printed_text, rate
-from hrf_paper.restate import stored_results, stored_settings
+from hrf_paper.runner import stored_results, stored_settings
 from hrf_paper.speech.decoding import BEAM
 from hrf_paper.speech.methods import METHODS
 

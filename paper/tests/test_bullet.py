@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from hrf_paper.bullet import BulletClient
+from hrf_paper.robots import BulletClient
 
 UNCLOSED = """
-from hrf_paper.manipulation.table import SweepingTable
+from hrf_paper.manipulation.environment import SweepingTable
 kept = [SweepingTable(1), SweepingTable(1)]
 kept[0].close()
 """

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from hrf_paper import requirements, terminal
+from hrf_paper import report as terminal
+from hrf_paper import requirements
 from hrf_paper.experiments.registry import EXPERIMENTS
 from hrf_paper.runner import reproduce
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from examples import sampled_softmax
-from hrf_paper.datasets import Corpus, Vocabulary, text
+from hrf_paper import datasets as text
+from hrf_paper.datasets import Corpus, Vocabulary
 
 WORDS = 60
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hrf_paper.video import write_gif
+from hrf_paper.robots import write_gif
 
 RED, BLUE = np.full((2, 20, 30, 3), 0, np.uint8)
 RED[..., 0] = 255

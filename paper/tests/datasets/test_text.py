@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hrf_paper import datasets
-from hrf_paper.datasets import text
-from hrf_paper.datasets.files import data_folder
+from hrf_paper import datasets as text
+from hrf_paper.datasets import data_folder
 
 TEXTS = {"train": " a b a <unk>\n\n b a\n", "valid": "a c\n", "test": "b\n"}
 

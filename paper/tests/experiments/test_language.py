@@ -12,7 +12,7 @@ from scipy.stats import wasserstein_distance
 import made_up
 from hrf import Features
 from hrf_paper import datasets
-from hrf_paper.datasets import text as files
+from hrf_paper import datasets as files
 from hrf_paper.experiments import sampled_softmax
 from hrf_paper.experiments import softmax_metrics_measure as measure
 from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
+from hrf_paper.datasets import MissingData, data_folder
 from hrf_paper.experiments.experiment import scaled_down
 from hrf_paper.experiments.speech import EXPERIMENT
 from hrf_paper.experiments.speech_measure import (

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrf_paper.locomotion.control import stance_torques, swing_torques
-from hrf_paper.locomotion.legs import HIPS, N_LEGS, foot, joint_angles
+from hrf_paper.locomotion.legs import HIPS, N_LEGS, foot, joint_angles, stance_torques, swing_torques
 
 ANGLES = np.random.default_rng(0).uniform([-0.3, -0.3, -0.9], [0.3, 0.3, -0.3], (5, 3))
 

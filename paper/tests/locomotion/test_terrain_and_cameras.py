@@ -3,9 +3,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrf_paper.locomotion.cameras import RANGE, depth_images, ground_points, level_depth
-from hrf_paper.locomotion.control import TRUNK_HEIGHT
-from hrf_paper.locomotion.terrain import PLATFORM, StoneField, draw_stones, nearest_ground, off_stone
+from hrf_paper.locomotion.legs import TRUNK_HEIGHT
+from hrf_paper.locomotion.terrain import (
+    PLATFORM,
+    RANGE,
+    StoneField,
+    depth_images,
+    draw_stones,
+    ground_points,
+    level_depth,
+    nearest_ground,
+    off_stone,
+)
 
 STANDING = np.array([0.0, 0.0, TRUNK_HEIGHT])
 STONES = np.array([[-1.0, 0.7], [0.85, 1.5]])
@@ -77,8 +86,8 @@ def test_beside_the_stones_nothing_is_in_range():
 def test_images_are_those_of_the_engine():
     """Rays that PyBullet traces to boxes of the same sizes."""
     bullet = pytest.importorskip("pybullet")
-    from hrf_paper.locomotion.cameras import _PLACES, _RAYS
-    from hrf_paper.locomotion.world import World
+    from hrf_paper.locomotion.environment import World
+    from hrf_paper.locomotion.terrain import _PLACES, _RAYS
 
     field = StoneField()
     world = World(field, time_step=0.006, visual=False)

@@ -8,20 +8,12 @@ import pytest
 import torch
 from torch import Generator
 
-from hrf_paper.locomotion import (
-    LocomotionTrainer,
-    LocomotionTraining,
-    PolicyConfig,
-    StoneField,
-    load_policy,
-    workers,
-)
-from hrf_paper.locomotion.episodes import rehearsal, rehearse
+from hrf_paper.locomotion import LocomotionTrainer, LocomotionTraining, PolicyConfig, StoneField, load_policy
+from hrf_paper.locomotion import evolution as workers
 from hrf_paper.locomotion.evolution import centred_ranks, directions, start, updated
-from hrf_paper.locomotion.normalisation import PixelMoments
-from hrf_paper.locomotion.policy import ImplicitAttentionPolicy
+from hrf_paper.locomotion.policy import ImplicitAttentionPolicy, PixelMoments
 from hrf_paper.locomotion.terrain import nearest_ground
-from hrf_paper.locomotion.training import judge_pair
+from hrf_paper.locomotion.training import judge_pair, rehearsal, rehearse
 
 TINY = LocomotionTraining(
     PolicyConfig(method="exact"),

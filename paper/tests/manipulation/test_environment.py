@@ -11,12 +11,11 @@ from gymnasium.utils.env_checker import check_env
 
 from hrf_paper.experiments.registry import EXPERIMENTS
 from hrf_paper.manipulation import ENVIRONMENT
-from hrf_paper.manipulation.drawing import VIEW, Drawing
+from hrf_paper.manipulation.demonstrations import expert_action
 from hrf_paper.manipulation.environment import SweepingEnv
-from hrf_paper.manipulation.expert import expert_action
-from hrf_paper.manipulation.scene import COLOURS, HOME
+from hrf_paper.manipulation.scene import COLOURS, HOME, VIEW, Drawing
+from hrf_paper.robots import write_gif
 from hrf_paper.runner import reproduce
-from hrf_paper.video import write_gif
 
 
 def test_gymnasium_finds_nothing_wrong():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrf_paper.manipulation.expert import expert_action
-from hrf_paper.manipulation.glimpses import random_scene
+from hrf_paper.manipulation.demonstrations import expert_action, random_scene
 from hrf_paper.manipulation.scene import EDGE, HIGHEST_POSE, HOME, LOWERED, LOWEST_POSE, RAISED
 
 LEFT = np.array([[-0.2, -0.05, 0.014], [-0.18, 0.02, 0.014], [-0.07, -0.1, 0.014]])

@@ -7,10 +7,18 @@ import torch
 from torch import Generator
 
 import hrf
-from hrf_paper.manipulation.attention import DIVIDED, METHODS, attention_flops, attention_layer
 from hrf_paper.manipulation.cloning import cloning_loss, mirrored, negatives, search
 from hrf_paper.manipulation.demonstrations import Disturbance
-from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer, patches, places
+from hrf_paper.manipulation.performer import (
+    DIVIDED,
+    METHODS,
+    PerformerConfig,
+    VisionPerformer,
+    attention_flops,
+    attention_layer,
+    patches,
+    places,
+)
 
 SMALL = PerformerConfig(image_size=32, width=16, heads=2, layers=2, hidden=16, knots=4, values=3, code=12)
 

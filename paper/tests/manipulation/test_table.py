@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hrf_paper.manipulation.expert import expert_action
+from hrf_paper.manipulation.demonstrations import expert_action
+from hrf_paper.manipulation.environment import SweepingTable
 from hrf_paper.manipulation.scene import (
     BALL_RADIUS,
     BOWL_DEPTH,
@@ -18,7 +19,6 @@ from hrf_paper.manipulation.scene import (
     is_delivered,
     is_lost,
 )
-from hrf_paper.manipulation.table import SweepingTable
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
+from hrf_paper.datasets import MissingData, data_folder
 from hrf_paper.speech.corpora import CHANNELS, an4
 
 needs_data = pytest.mark.skipif(

@@ -9,8 +9,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
+from hrf_paper.datasets import MissingData, data_folder
 from hrf_paper.speech import corpora
 from hrf_paper.speech.corpora import DIGITS, download_librispeech, librispeech, spoken_digits
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hrf_paper.datasets.files import data_folder
+from hrf_paper.datasets import data_folder
 from hrf_paper.speech.corpora import digit_strings, librispeech, spoken_digits
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.utterances import Speech

@@ -18,12 +18,10 @@ from hrf.report import number
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table, scaled_down
 from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
 from hrf_paper.manipulation import NEEDS
-from hrf_paper.manipulation.attention import DIVIDED, METHODS
-from hrf_paper.manipulation.corrections import corrected_demonstrations
+from hrf_paper.manipulation.cloning import Search, play
 from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings
-from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer
-from hrf_paper.manipulation.rollouts import Search, play
-from hrf_paper.manipulation.training import CloneTrainer, CloneTraining, Diverged
+from hrf_paper.manipulation.performer import DIVIDED, METHODS, PerformerConfig, VisionPerformer
+from hrf_paper.manipulation.training import CloneTrainer, CloneTraining, Diverged, corrected_demonstrations
 
 # What the paper says about its sweeping robot.
 

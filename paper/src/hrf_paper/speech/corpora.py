@@ -18,8 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from hrf.report import folder as made
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
+from hrf_paper.datasets import MissingData, data_folder
 from hrf_paper.speech.audio import RATE, log_mel, read_audio, running_log_mel
 from hrf_paper.speech.utterances import Speech, Utterance, normalised
 

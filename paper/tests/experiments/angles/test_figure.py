@@ -9,8 +9,8 @@ from rich.console import Console
 from hrf_paper.experiments.angles import EXPERIMENT, AnglesSettings, Curves, curves, draw, errors_table, parts
 from hrf_paper.experiments.experiment import run
 from hrf_paper.experiments.plotting import COLOURS
+from hrf_paper.report import grid
 from hrf_paper.runner import drawing
-from hrf_paper.terminal import grid
 
 SETTINGS = AnglesSettings(radius=1.0, dim=3, features=68, draws=5, seed=9)
 

@@ -1,18 +1,44 @@
-"""Animated GIFs of frames, written without a display."""
+"""For both robots: a quiet client of Bullet, and GIFs without a display."""
 
 from __future__ import annotations
 
 import io
+import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pybullet
 from numpy.typing import NDArray
 
 from hrf.report import write
 from hrf_paper.requirements import require
 
-__all__ = ["write_gif"]
+# A client of Bullet without a display that says nothing and ends with the interpreter.
+
+
+class BulletClient:
+    """A world of its own, with Bullet's functions as methods.
+
+    The client that comes with Bullet prints its arguments for each world, and an error for worlds that are still there
+    when the interpreter ends.
+
+    Attributes:
+        disconnect: ends the world; it is called with the last reference or by the end of the interpreter otherwise, and
+            a second call does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._number: int = pybullet.connect(pybullet.DIRECT)
+        self.disconnect = weakref.finalize(self, pybullet.disconnect, self._number)
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(getattr(pybullet, name), physicsClientId=self._number)
+
+
+# Animated GIFs of frames, written without a display.
 
 
 def write_gif(

@@ -1,19 +1,141 @@
-"""Texts for language models: Penn Treebank (Mikolov's preprocessing) and WikiText-2 (Merity et al., 2016)."""
+"""Data sets of the paper's experiments, read from ``$HRF_DATA`` or downloaded and checked by their SHA-256."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import torch
 from torch import Tensor
 
 from hrf.checks import check_count
-from hrf_paper.datasets.files import Source, data_folder, read_bytes
+from hrf.report import folder, write
 
-__all__ = ["Batch", "Corpus", "Vocabulary", "batches", "penn_treebank", "read_text", "wikitext2"]
+__all__ = [
+    "Batch",
+    "Corpus",
+    "MissingData",
+    "Vocabulary",
+    "batches",
+    "boston",
+    "data_folder",
+    "penn_treebank",
+    "read_text",
+    "wikitext2",
+    "wine",
+]
+
+
+class MissingData(FileNotFoundError, ValueError):
+    """A data set is neither in the folder nor available for download."""
+
+
+class Source(NamedTuple):
+    """Place where a file is published.
+
+    Attributes:
+        url: its address.
+        sha256: the checksum of its contents.
+    """
+
+    url: str
+    sha256: str
+
+
+def data_folder() -> Path:
+    """Return the folder of data sets: ``$HRF_DATA``, or ``~/.cache/hrf``."""
+    return Path(os.environ.get("HRF_DATA") or Path.home() / ".cache" / "hrf")
+
+
+def read_bytes(path: Path, source: Source, *, download: bool) -> bytes:
+    """Return the contents of a file stored compressed as ``path``, downloaded to it if necessary.
+
+    Raises:
+        MissingData: if the file does not exist and cannot be downloaded.
+        ValueError: if its contents differ from the published file.
+    """
+    if path.is_file():
+        try:
+            data = gzip.decompress(path.read_bytes())
+        except (OSError, EOFError) as error:
+            raise ValueError(
+                f"{path} cannot be read as gzip: {error}; remove it to have it fetched"
+            ) from error
+        return _checked(data, str(path), source)
+    hint = f"set HRF_DATA to the folder that holds {path.parent.name}/"
+    if not download:
+        raise MissingData(f"{path} is not there; {hint}")
+    try:
+        with urlopen(source.url, timeout=60) as answer:
+            data = _checked(answer.read(), source.url, source)
+    except OSError as error:
+        raise MissingData(
+            f"{path} is not there and {source.url} cannot be reached ({error}); {hint}"
+        ) from error
+    write(folder(path.parent) / path.name, gzip.compress(data))
+    return data
+
+
+def _checked(data: bytes, name: str, source: Source) -> bytes:
+    if (received := sha256(data).hexdigest()) != source.sha256:
+        raise ValueError(f"{name} has the SHA-256 {received}; expected {source.sha256}")
+    return data
+
+
+# Data sets of points, one row per point, in float64.
+
+_EXTRA = "(pip install scikit-learn)"
+_BOSTON = Path("boston-housing") / "boston_house_prices.csv"
+
+
+def wine() -> Tensor:
+    """Return the 178 wines of scikit-learn, 13 measurements each."""
+    try:
+        from sklearn.datasets import load_wine  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise MissingData(f"the wine data need scikit-learn {_EXTRA}") from error
+    return torch.from_numpy(load_wine().data).double()
+
+
+def boston() -> Tensor:
+    """Return the 506 districts of Boston, 13 numbers each, without the price.
+
+    They are read from ``boston-housing/boston_house_prices.csv`` in ``$HRF_DATA``, or ``~/.cache/hrf``. If there is
+    no such file, scikit-learn downloads them from OpenML and caches them.
+    """
+    path = data_folder() / _BOSTON
+    if path.is_file():
+        return _read(path)
+    try:
+        from sklearn.datasets import fetch_openml  # type: ignore[import-untyped, unused-ignore]
+
+        data = fetch_openml(name="boston", version=1, as_frame=False, parser="liac-arff").data
+    except (ImportError, OSError, ValueError) as error:
+        raise MissingData(
+            f"{path} is not there and OpenML did not answer; set HRF_DATA to the folder that holds "
+            f"{_BOSTON.parent}/, or go online"
+        ) from error
+    return torch.from_numpy(data.astype(float))
+
+
+def _read(path: Path) -> Tensor:
+    """Read a line with the shape, a line with names, then numbers; the last column is the price."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))[2:]
+    try:
+        return torch.tensor([[float(cell) for cell in row[:-1]] for row in rows], dtype=torch.float64)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+# Texts for language models: Penn Treebank (Mikolov's preprocessing) and WikiText-2 (Merity et al., 2016).
 
 SPLITS = ("train", "valid", "test")
 END, UNKNOWN = "<eos>", "<unk>"
