@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from hrf_paper import datasets
-from hrf_paper import datasets as text
 from hrf_paper.datasets import data_folder
 
 TEXTS = {"train": " a b a <unk>\n\n b a\n", "valid": "a c\n", "test": "b\n"}
@@ -23,7 +22,7 @@ def published(tmp_path, monkeypatch):
         (tmp_path / "origin" / f"ptb.{split}.txt").write_text(content, encoding="utf-8")
     address = (tmp_path / "origin").as_uri() + "/ptb.{}.txt"
     checksums = [sha256(content.encode()).hexdigest() for content in TEXTS.values()]
-    monkeypatch.setitem(text._SOURCES, "ptb", (address, *checksums))
+    monkeypatch.setitem(datasets._SOURCES, "ptb", (address, *checksums))
     monkeypatch.setenv("HRF_DATA", str(tmp_path / "data"))
     return tmp_path / "data"
 

@@ -12,9 +12,7 @@ from scipy.stats import wasserstein_distance
 import made_up
 from hrf import Features
 from hrf_paper import datasets
-from hrf_paper import datasets as files
-from hrf_paper.experiments import sampled_softmax
-from hrf_paper.experiments import softmax_metrics_measure as measure
+from hrf_paper.experiments import sampled_softmax, softmax_metrics_measure
 from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS
 from hrf_paper.experiments.experiment import run, scaled_down
 from hrf_paper.experiments.softmax_metrics import PENN_TREEBANK, WIKITEXT2
@@ -58,7 +56,7 @@ def test_negative_estimates_count_as_nothing():
 
 
 def test_words_in_the_order_of_appearance():
-    order = measure._first_appearance(torch.tensor([3, 1, 3, 0, 1]), 5)
+    order = softmax_metrics_measure._first_appearance(torch.tensor([3, 1, 3, 0, 1]), 5)
     assert order.tolist() == [3, 1, 0, 2, 4]
 
 
@@ -75,16 +73,19 @@ def measured(request, tmp_path_factory):
 def test_every_estimator_is_measured(measured):
     _, settings, results = measured
     for features in settings.features:
-        for name in (*BASES, *HYBRIDS, *measure.FITTED):
+        for name in (*BASES, *HYBRIDS, *softmax_metrics_measure.FITTED):
             for matching in MATCHINGS if name in HYBRIDS else ("",):
-                part = results[measure.key(name, features, matching)]
+                part = results[softmax_metrics_measure.key(name, features, matching)]
                 draws = 1 if name == "separable" else settings.redraws
                 assert [len(part[metric]) for metric in ("wasserstein", "ks", "negative")] == [draws] * 3
                 assert all(0 <= value <= 1 for value in part["ks"])
         for name in ("FAVOR+", "FAVOR++", "FAVOR#", "fitted", "clustered", "separable"):
-            assert max(results[measure.key(name, features)]["negative"]) == 0
-    assert results[measure.UNIFORM]["negative"] == [0]
-    assert len(set(results[measure.key("FAVOR+", settings.features[0])]["ks"])) == settings.redraws
+            assert max(results[softmax_metrics_measure.key(name, features)]["negative"]) == 0
+    assert results[softmax_metrics_measure.UNIFORM]["negative"] == [0]
+    assert (
+        len(set(results[softmax_metrics_measure.key("FAVOR+", settings.features[0])]["ks"]))
+        == settings.redraws
+    )
 
 
 def test_tables_claims_and_figures(measured):
@@ -122,13 +123,13 @@ def test_the_papers_numbers_bear_out_its_words(experiment):
         "width": 1,
         "flops": 1,
     }
-    results = {measure.UNIFORM: nothing, "model": {"test perplexity": 105.35, "largest": 0.5}}
+    results = {softmax_metrics_measure.UNIFORM: nothing, "model": {"test perplexity": 105.35, "largest": 0.5}}
     results["model"] |= {side: {"mean": 1.0} for side in ("queries", "keys")}
     for k, features in enumerate(SIZES):
-        for name in (*BASES, *HYBRIDS, *measure.FITTED):
+        for name in (*BASES, *HYBRIDS, *softmax_metrics_measure.FITTED):
             cells = {metric: [rows[name][k][0]] for metric, rows in printed.items() if name in rows}
             for matching in MATCHINGS:
-                results[measure.key(name, features, matching)] = nothing | cells
+                results[softmax_metrics_measure.key(name, features, matching)] = nothing | cells
     verdicts = [claim.verdict for claim in experiment.claims(settings, results)]
     # Of four sizes of WikiText-2 the angular hybrid is the best in three.
     best = "holds" if settings.training.text == "penn_treebank" else "partly"
@@ -206,9 +207,9 @@ def test_scaled_down_settings_are_listed():
 def test_a_missing_text_is_reported_before_the_work(experiment, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("HRF_DATA", str(tmp_path))
-    for name, source in files._SOURCES.items():
+    for name, source in datasets._SOURCES.items():
         nowhere = (tmp_path / "nowhere-{}").as_uri().replace("%7B%7D", "{}")
-        monkeypatch.setitem(files._SOURCES, name, (nowhere, *source[1:]))
+        monkeypatch.setitem(datasets._SOURCES, name, (nowhere, *source[1:]))
     with pytest.raises(
         datasets.MissingData, match=r"is not there and .* cannot be reached .*; set HRF_DATA to"
     ):

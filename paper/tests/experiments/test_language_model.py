@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import made_up
-from hrf_paper.experiments import language_model as module
+from hrf_paper.experiments import language_model
 from hrf_paper.experiments.language_model import (
     Draws,
     LanguageModel,
@@ -58,7 +58,7 @@ def test_a_model_learns_what_follows(corpus):
 @pytest.mark.parametrize("sampler", [None, *SAMPLERS])
 def test_a_resumed_training_is_the_same_bit_for_bit(corpus, folder, monkeypatch, sampler):
     training = replace(TINY, draws=None if sampler is None else drawn(sampler))
-    monkeypatch.setattr(module, "_SAVE_EVERY", 20)
+    monkeypatch.setattr(language_model, "_SAVE_EVERY", 20)
     whole = Trainer(training, corpus)
     whole.trained(2)
     whole.path.unlink()
@@ -107,7 +107,7 @@ def test_seeds_and_settings_have_files_of_their_own(corpus):
 def test_the_loss_has_temperature_and_lengths(corpus):
     training = replace(TINY, dropout=0.0, temperature=6.0, length_penalty=2.0)
     model = LanguageModel(made_up.WORDS, training)
-    (batch, *_) = module.batches(corpus.valid, 10, 10)
+    (batch, *_) = language_model.batches(corpus.valid, 10, 10)
     loss, state = batch_loss(training, model, None, batch, None)
     plain, _ = batch_loss(replace(training, length_penalty=0.0), model, None, batch, None)
     q, k = model(batch.inputs)[0].norm(dim=-1), model.words.weight.norm(dim=-1)

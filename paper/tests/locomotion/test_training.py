@@ -8,8 +8,14 @@ import pytest
 import torch
 from torch import Generator
 
-from hrf_paper.locomotion import LocomotionTrainer, LocomotionTraining, PolicyConfig, StoneField, load_policy
-from hrf_paper.locomotion import evolution as workers
+from hrf_paper.locomotion import (
+    LocomotionTrainer,
+    LocomotionTraining,
+    PolicyConfig,
+    StoneField,
+    load_policy,
+    workers,
+)
 from hrf_paper.locomotion.evolution import centred_ranks, directions, start, updated
 from hrf_paper.locomotion.policy import ImplicitAttentionPolicy, PixelMoments
 from hrf_paper.locomotion.terrain import nearest_ground
