@@ -27,8 +27,8 @@ from benchmarks.speech_tables import stream_rows
 from hrf.report import folder, table, write
 from hrf_paper.speech import ConformerTransducer, error_rates, load_model
 from hrf_paper.speech.audio import RATE
-from hrf_paper.speech.digits import recordings, spoken
-from hrf_paper.speech.streaming import transcribe_stream
+from hrf_paper.speech.corpora import recordings, spoken
+from hrf_paper.speech.decoding import transcribe_stream
 
 DIGITS_PER_PART = 1_000  # with pauses, about ten minutes
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hrf_paper.experiments.experiment import verdict_text
 from hrf_paper.experiments.speech import EXPERIMENT
-from hrf_paper.experiments.speech.printed import printed_text
-from hrf_paper.experiments.speech.rates import Rate, rate
-from hrf_paper.experiments.speech.settings import SINGLE, SINGLE_SET, judged, key
-from hrf_paper.experiments.verdicts import verdict_text
-from hrf_paper.restate import stored_results, stored_settings
-from hrf_paper.speech.beam import BEAM
+from hrf_paper.experiments.speech_measure import SINGLE, SINGLE_SET, Rate, judged, key, printed_text, rate
+from hrf_paper.runner import stored_results, stored_settings
+from hrf_paper.speech.decoding import BEAM
 from hrf_paper.speech.methods import METHODS
 
 __all__ = [

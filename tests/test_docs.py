@@ -10,7 +10,7 @@ import pytest
 
 from docs.hooks.gallery import EXPERIMENTS, gallery
 from docs.hooks.includes import expand
-from hrf_paper.experiments.verdicts import RULE
+from hrf_paper.experiments.experiment import RULE
 
 ROOT = Path(__file__).parent.parent
 PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}

@@ -68,7 +68,7 @@ def test_most_functions_are_very_short():
 
 
 def test_no_two_classes_of_one_name():
-    """All of ``hrf`` is one package; every experiment of ``hrf_paper`` has its own, with the same names in each."""
+    """All of ``hrf`` is one package; each folder of ``hrf_paper`` is one, too."""
     found: dict[Path, Counter[str]] = defaultdict(Counter)
     for path in SOURCE:
         package = ROOT / "src" / "hrf" if path.is_relative_to(ROOT / "src" / "hrf") else path.parent

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hrf_paper.experiments.verdicts import RULE, verdict_text
+from hrf_paper.experiments.experiment import RULE, verdict_text
 
 __all__ = ["gallery", "on_page_markdown"]
 

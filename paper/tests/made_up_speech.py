@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hrf_paper.speech.configs import ModelConfig
+from hrf_paper.speech.conformer import ModelConfig
 from hrf_paper.speech.transducer import ConformerTransducer
 from hrf_paper.speech.utterances import Speech, Utterance
 

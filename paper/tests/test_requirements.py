@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hrf_paper import requirements, terminal
+from hrf_paper import report, requirements
 from hrf_paper.experiments.registry import EXPERIMENTS
 from hrf_paper.runner import reproduce
 
@@ -29,7 +29,7 @@ def test_an_experiment_without_its_library_is_refused_before_the_work(no_scikit_
 
 
 def test_the_list_says_what_is_missing(no_scikit_learn, capsys):
-    terminal.listing([EXPERIMENTS["cost"], EXPERIMENTS["uci"]])
+    report.listing([EXPERIMENTS["cost"], EXPERIMENTS["uci"]])
     output = capsys.readouterr().out
     assert "missing" in output
     assert output.count("scikit-learn") == 1
@@ -37,5 +37,5 @@ def test_the_list_says_what_is_missing(no_scikit_learn, capsys):
 
 
 def test_the_list_is_silent_where_nothing_is_missing(capsys):
-    terminal.listing(EXPERIMENTS.values())
+    report.listing(EXPERIMENTS.values())
     assert "missing" not in capsys.readouterr().out.lower()

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hrf import cli
-from hrf_paper import restate
+from hrf_paper import runner
 from hrf_paper.experiments.registry import EXPERIMENTS
 
 
@@ -35,7 +35,7 @@ def test_claims_come_back_byte_for_byte(stored, place, capsys):
     data["claims"][0] |= {"verdict": "fails", "matched": 0, "sentence": "An old sentence."}
     data["timings"]["claims"] = []
     (place / "cost.json").write_text(json.dumps(data), encoding="utf-8")
-    assert restate.main([str(place)]) == 0
+    assert runner.main([str(place)]) == 0
     assert (place / "cost.json").read_bytes() == stored["cost.json"]
     assert {path.name: path.read_bytes() for path in place.iterdir()} == stored
     assert capsys.readouterr().out.startswith(f"{place / 'cost.json'}\nreproduced: ")
@@ -43,7 +43,7 @@ def test_claims_come_back_byte_for_byte(stored, place, capsys):
 
 def test_figures_are_drawn_from_the_stored_results(stored, place):
     (place / "cost.png").unlink()
-    assert restate.restate(place, figures=True) == [place / "cost.json", place / "cost.png"]
+    assert runner.restate(place, figures=True) == [place / "cost.json", place / "cost.png"]
     assert (place / "cost.png").read_bytes() == stored["cost.png"]
 
 
@@ -52,13 +52,13 @@ def test_unknown_settings_are_refused_and_left_alone(place, capsys):
     data["settings"]["vectors"] += 1
     (place / "cost.json").write_text(json.dumps(data), encoding="utf-8")
     before = (place / "cost.json").read_bytes()
-    assert restate.main([str(place)]) == 2
+    assert runner.main([str(place)]) == 2
     error = "hrf: the stored settings of cost are none of its settings; run it again\n"
     assert capsys.readouterr().err == error
     assert (place / "cost.json").read_bytes() == before
 
 
 def test_settings_come_back_with_their_size_and_seed(stored):
-    settings = restate.stored_settings(EXPERIMENTS["cost"], json.loads(stored["cost.json"]))
+    settings = runner.stored_settings(EXPERIMENTS["cost"], json.loads(stored["cost.json"]))
     assert settings.seed == 3
     assert EXPERIMENTS["cost"].option(settings) == " --quick"

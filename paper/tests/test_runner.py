@@ -14,9 +14,8 @@ import made_up
 import made_up_speech
 from hrf import cli
 from hrf_paper import datasets
-from hrf_paper.experiments import lambda_estimates, registry
+from hrf_paper.experiments import lambda_estimates, registry, speech_measure
 from hrf_paper.experiments.registry import EXPERIMENTS
-from hrf_paper.experiments.speech import measure as speech_measure
 
 TINY = replace(lambda_estimates.EXPERIMENT.quick, dim=3, n_projections=(1, 2), draws=20, angles=4)
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from examples import sampled_softmax
-from hrf_paper.datasets import Corpus, Vocabulary, text
+from hrf_paper import datasets
+from hrf_paper.datasets import Corpus, Vocabulary
 
 WORDS = 60
 
@@ -37,7 +38,7 @@ def test_prints_a_line_for_every_model(corpus, monkeypatch, capsys):
 def test_a_missing_text_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HRF_DATA", str(tmp_path))
     nowhere = (tmp_path / "nowhere-{}").as_uri().replace("%7B%7D", "{}")
-    monkeypatch.setitem(text._SOURCES, "ptb", (nowhere, *text._SOURCES["ptb"][1:]))
+    monkeypatch.setitem(datasets._SOURCES, "ptb", (nowhere, *datasets._SOURCES["ptb"][1:]))
     assert sampled_softmax.main([]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

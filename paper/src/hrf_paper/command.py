@@ -39,7 +39,7 @@ def reproduce(
     """  # noqa: D301, D412 (the character \\b keeps lines apart)
     from hrf_paper import runner  # experiments take seconds to import, which `hrf --help` need not wait for
     from hrf_paper.experiments.registry import EXPERIMENTS, chosen
-    from hrf_paper.terminal import listing
+    from hrf_paper.report import listing
 
     with one_sentence():
         if show_list:

@@ -1,17 +1,72 @@
-"""Finished parts of a run as files, so that an interrupted run resumes with the missing parts."""
+"""Interrupted work resumes: one run per directory, finished parts of experiments, checkpoints of trainings."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
 from hrf.report import folder, write
 
-__all__ = ["FinishedParts"]
+# One run at a time per directory.
+
+_NAME = ".lock"
+
+
+@contextmanager
+def only_run(place: Path) -> Iterator[None]:
+    """Hold the lock of a directory while the block runs; a ``ValueError`` names the process that has it.
+
+    The lock is on an open file, so that the system releases it when a process ends, however it ends: a file that is
+    left behind locks nobody out. The file holds the number of the process. Windows has no such locks.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = _locked(place / _NAME)
+    try:
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        (place / _NAME).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """Open and lock the file, again if another run removed it in between."""
+    import fcntl
+
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(descriptor, 20).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise ValueError(
+                f"process {owner or '(unknown)'} is running experiments in {path.parent}; wait for it, or choose "
+                "another directory with --out"
+            ) from error
+        except OSError:
+            return descriptor  # this file system has no locks
+        with suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        os.close(descriptor)
+
+
+# Finished parts of a run as files, so that an interrupted run resumes with the missing parts.
 
 
 class FinishedParts(MutableMapping[str, Any]):
@@ -70,3 +125,31 @@ def _content(path: Path) -> dict[str, Any]:
             f"{path} is damaged or was edited: remove it, and the same command computes this part again"
         ) from error
     return content
+
+
+# Checkpoints of trainings: tensors as safetensors, the rest as JSON in the header, written atomically.
+
+_HEADER = "training"
+
+
+def checkpoint_folder() -> Path:
+    """Return the folder of checkpoints: ``$HRF_CHECKPOINTS``, or ``~/.cache/hrf/checkpoints``."""
+    return Path(os.environ.get("HRF_CHECKPOINTS") or Path.home() / ".cache" / "hrf" / "checkpoints")
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    """Write tensors, and a header that JSON can hold."""
+    folder(path.parent)
+    # A copy of each: safetensors refuses tensors that share memory.
+    copies = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    write(path, save(copies, metadata={_HEADER: json.dumps(header)}))
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the output of `save_checkpoint`; a ``ValueError`` if the file is damaged or not a checkpoint."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return tensors, json.loads(file.metadata()[_HEADER])
+    except (SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a checkpoint ({error}); remove it to train anew") from error

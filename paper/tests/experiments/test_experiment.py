@@ -1,7 +1,90 @@
+"""Verdicts, and parts that run once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
-from hrf_paper.experiments.experiment import run, versions
+from hrf_paper.experiments.experiment import (
+    MARKS,
+    RULE,
+    VERDICTS,
+    Claim,
+    run,
+    verdict_of,
+    verdict_text,
+    versions,
+)
 from hrf_paper.experiments.registry import EXPERIMENTS, chosen
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+
+
+def claim(**counts) -> Claim:
+    return Claim("c", "p", "o", "s.", **counts)
+
+
+@pytest.mark.parametrize(
+    ("matched", "total", "verdict"),
+    [
+        (22, 22, "holds"),
+        (21, 22, "partly"),
+        (11, 22, "partly"),
+        (10, 22, "fails"),
+        (1, 22, "fails"),
+        (0, 22, "fails"),
+        (3, 5, "partly"),
+        (2, 5, "fails"),
+        (1, 1, "holds"),
+        (0, 1, "fails"),
+        (None, None, "beyond"),
+    ],
+)
+def test_the_rule(matched, total, verdict):
+    assert verdict_of(matched, total) == verdict
+    assert claim(matched=matched, total=total).verdict == verdict
+
+
+def test_verdicts_show_their_numbers():
+    assert claim(matched=1, total=22, cases="printed numbers").text == "✗ 1 of 22 printed numbers reproduced"
+    text = claim(matched=1200, total=1234, cases="moments", criterion="within 5 standard errors").text
+    assert text == "◦ 1,200 of 1,234 moments reproduced (within 5 standard errors)"
+    assert claim().text == "+ not in the paper"
+    assert verdict_text(2, 2) == "✓ 2 of 2 reproduced"
+
+
+def test_the_verdict_is_stored_with_its_numbers():
+    stored = asdict(claim(matched=3, total=4, cases="sizes"))
+    assert (stored["matched"], stored["total"], stored["verdict"]) == (3, 4, "partly")
+
+
+@pytest.mark.parametrize("counts", [{"matched": 1}, {"total": 3}, {"matched": 4, "total": 3}])
+def test_impossible_counts_are_refused(counts):
+    with pytest.raises(ValueError, match=r"^matched is .*; expected "):
+        claim(**counts)
+    with pytest.raises(ValueError, match=r"^matched is 0 of 0; expected a share of at least one case$"):
+        claim(matched=0, total=0)
+
+
+def test_the_rule_names_every_mark():
+    assert set(MARKS) == set(VERDICTS)
+    assert all(mark in RULE for mark in MARKS.values())
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_reader_can_recompute_the_stored_verdicts(path):
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for stored in (*data["claims"], *data["timings"]["claims"]):
+        matched, total = stored["matched"], stored["total"]
+        if total is None:
+            assert (matched, stored["verdict"]) == (None, "beyond")
+        else:
+            expected = "holds" if matched == total else "partly" if 2 * matched >= total else "fails"
+            assert stored["verdict"] == expected
+            assert stored["cases"]
 
 
 def test_parts_run_once_and_in_order():

@@ -12,17 +12,13 @@ from scipy.stats import wasserstein_distance
 import made_up
 from hrf import Features
 from hrf_paper import datasets
-from hrf_paper.datasets import text as files
-from hrf_paper.experiments import ptb_metrics, sampled_softmax, wikitext2_metrics
-from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.sampled_softmax import measure as drawing
-from hrf_paper.experiments.shared.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.shared.scaled_down import scaled_down
-from hrf_paper.experiments.softmax_metrics import measure
-from hrf_paper.experiments.softmax_metrics.distances import distances
-from hrf_paper.experiments.softmax_metrics.printed import PRINTED, SIZES
+from hrf_paper.experiments import sampled_softmax, softmax_metrics_measure
+from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS
+from hrf_paper.experiments.experiment import run, scaled_down
+from hrf_paper.experiments.softmax_metrics import PENN_TREEBANK, WIKITEXT2
+from hrf_paper.experiments.softmax_metrics_measure import PRINTED, SIZES, distances
 
-METRICS = (ptb_metrics.EXPERIMENT, wikitext2_metrics.EXPERIMENT)
+METRICS = (PENN_TREEBANK, WIKITEXT2)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +56,7 @@ def test_negative_estimates_count_as_nothing():
 
 
 def test_words_in_the_order_of_appearance():
-    order = measure._first_appearance(torch.tensor([3, 1, 3, 0, 1]), 5)
+    order = softmax_metrics_measure._first_appearance(torch.tensor([3, 1, 3, 0, 1]), 5)
     assert order.tolist() == [3, 1, 0, 2, 4]
 
 
@@ -77,16 +73,19 @@ def measured(request, tmp_path_factory):
 def test_every_estimator_is_measured(measured):
     _, settings, results = measured
     for features in settings.features:
-        for name in (*BASES, *HYBRIDS, *measure.FITTED):
+        for name in (*BASES, *HYBRIDS, *softmax_metrics_measure.FITTED):
             for matching in MATCHINGS if name in HYBRIDS else ("",):
-                part = results[measure.key(name, features, matching)]
+                part = results[softmax_metrics_measure.key(name, features, matching)]
                 draws = 1 if name == "separable" else settings.redraws
                 assert [len(part[metric]) for metric in ("wasserstein", "ks", "negative")] == [draws] * 3
                 assert all(0 <= value <= 1 for value in part["ks"])
         for name in ("FAVOR+", "FAVOR++", "FAVOR#", "fitted", "clustered", "separable"):
-            assert max(results[measure.key(name, features)]["negative"]) == 0
-    assert results[measure.UNIFORM]["negative"] == [0]
-    assert len(set(results[measure.key("FAVOR+", settings.features[0])]["ks"])) == settings.redraws
+            assert max(results[softmax_metrics_measure.key(name, features)]["negative"]) == 0
+    assert results[softmax_metrics_measure.UNIFORM]["negative"] == [0]
+    assert (
+        len(set(results[softmax_metrics_measure.key("FAVOR+", settings.features[0])]["ks"]))
+        == settings.redraws
+    )
 
 
 def test_tables_claims_and_figures(measured):
@@ -101,12 +100,12 @@ def test_tables_claims_and_figures(measured):
 
 
 def test_a_trained_model_is_not_trained_again(monkeypatch):
-    settings = replace(ptb_metrics.EXPERIMENT.quick, redraws=1, features=(64,), fitted=64, queries=8)
-    results = run(ptb_metrics.EXPERIMENT.parts(settings))
+    settings = replace(PENN_TREEBANK.quick, redraws=1, features=(64,), fitted=64, queries=8)
+    results = run(PENN_TREEBANK.parts(settings))
     monkeypatch.setattr(
-        "hrf_paper.experiments.shared.training.Trainer._advance", lambda self: pytest.fail("trained again")
+        "hrf_paper.experiments.language_model.Trainer._advance", lambda self: pytest.fail("trained again")
     )
-    again = run(ptb_metrics.EXPERIMENT.parts(settings))
+    again = run(PENN_TREEBANK.parts(settings))
     assert again["epoch 1"]["perplexity"] == results["epoch 1"]["perplexity"]
     assert again["FAVOR+, D = 64"]["ks"] == results["FAVOR+, D = 64"]["ks"]
 
@@ -124,13 +123,13 @@ def test_the_papers_numbers_bear_out_its_words(experiment):
         "width": 1,
         "flops": 1,
     }
-    results = {measure.UNIFORM: nothing, "model": {"test perplexity": 105.35, "largest": 0.5}}
+    results = {softmax_metrics_measure.UNIFORM: nothing, "model": {"test perplexity": 105.35, "largest": 0.5}}
     results["model"] |= {side: {"mean": 1.0} for side in ("queries", "keys")}
     for k, features in enumerate(SIZES):
-        for name in (*BASES, *HYBRIDS, *measure.FITTED):
+        for name in (*BASES, *HYBRIDS, *softmax_metrics_measure.FITTED):
             cells = {metric: [rows[name][k][0]] for metric, rows in printed.items() if name in rows}
             for matching in MATCHINGS:
-                results[measure.key(name, features, matching)] = nothing | cells
+                results[softmax_metrics_measure.key(name, features, matching)] = nothing | cells
     verdicts = [claim.verdict for claim in experiment.claims(settings, results)]
     # Of four sizes of WikiText-2 the angular hybrid is the best in three.
     best = "holds" if settings.training.text == "penn_treebank" else "partly"
@@ -147,18 +146,18 @@ def test_printed_tables_are_whole():
 
 def perplexities(settings, values):
     results = {
-        drawing.key(name, k, epoch): {"perplexity": value + k}
+        sampled_softmax.key(name, k, epoch): {"perplexity": value + k}
         for name, value in values.items()
         for k in range(settings.seeds)
         for epoch in range(1, settings.training.epochs + 1)
     }
     near = {"uniform": 0.1, "softmax": 0.5}
-    return results | {drawing.DISTANCES: {"uniform": {"softmax": 0.6}, "r = 1": near, "r = 2": near}}
+    return results | {sampled_softmax.DISTANCES: {"uniform": {"softmax": 0.6}, "r = 1": near, "r = 2": near}}
 
 
 def test_claims_about_samplers_follow_from_perplexities():
     settings = sampled_softmax.EXPERIMENT.quick
-    values = dict.fromkeys(drawing.SAMPLERS, 200.0) | {"exact": 150.0}
+    values = dict.fromkeys(sampled_softmax.SAMPLERS, 200.0) | {"exact": 150.0}
     alike, trigonometric, uniform, exact, _, _ = sampled_softmax.EXPERIMENT.claims(
         settings, perplexities(settings, values)
     )
@@ -184,11 +183,11 @@ def test_samplers_are_trained_and_compared():
     settings = sampled_softmax.EXPERIMENT.quick
     results = run(sampled_softmax.EXPERIMENT.parts(settings))
     last = {
-        name: [results[drawing.key(name, k, 2)]["perplexity"] for k in range(settings.seeds)]
-        for name in drawing.SAMPLERS
+        name: [results[sampled_softmax.key(name, k, 2)]["perplexity"] for k in range(settings.seeds)]
+        for name in sampled_softmax.SAMPLERS
     }
     assert len({value for values in last.values() for value in values}) == len(last) * settings.seeds
-    near = results[drawing.DISTANCES]
+    near = results[sampled_softmax.DISTANCES]
     # exp(cos θ) is between 1/e and e, so that no probability is more than e² times another.
     assert near["r = 1"]["uniform"] < near["r = 2"]["uniform"] < 1
     for table in sampled_softmax.EXPERIMENT.tables(settings, results):
@@ -208,9 +207,9 @@ def test_scaled_down_settings_are_listed():
 def test_a_missing_text_is_reported_before_the_work(experiment, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("HRF_DATA", str(tmp_path))
-    for name, source in files._SOURCES.items():
+    for name, source in datasets._SOURCES.items():
         nowhere = (tmp_path / "nowhere-{}").as_uri().replace("%7B%7D", "{}")
-        monkeypatch.setitem(files._SOURCES, name, (nowhere, *source[1:]))
+        monkeypatch.setitem(datasets._SOURCES, name, (nowhere, *source[1:]))
     with pytest.raises(
         datasets.MissingData, match=r"is not there and .* cannot be reached .*; set HRF_DATA to"
     ):

@@ -6,10 +6,8 @@ import base64
 
 import numpy as np
 
-from hrf_paper.experiments.locomotion import EXPERIMENT
-from hrf_paper.experiments.locomotion.measure import FRAMES, HYBRID, SCALED, key
-from hrf_paper.experiments.locomotion.outcomes import curves, frames, outcome
-from hrf_paper.locomotion.cameras import level_depth
+from hrf_paper.experiments.locomotion import EXPERIMENT, FRAMES, HYBRID, SCALED, curves, frames, key, outcome
+from hrf_paper.locomotion.terrain import level_depth
 
 RETURNS = dict.fromkeys(SCALED.methods, 4.0) | {"blind": 0.4}
 FLOPS = {

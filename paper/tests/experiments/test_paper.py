@@ -20,13 +20,17 @@ from hrf_paper.experiments import (
     pointwise,
     uci,
 )
-from hrf_paper.experiments.clustering import measure as clustering_measure
-from hrf_paper.experiments.clustering.data import QUERY_NORM, clustered_data
-from hrf_paper.experiments.clustering.printed import ESTIMATORS, PRINTED, SETS, SIZES
-from hrf_paper.experiments.clustering.tables import ALL_ESTIMATORS
+from hrf_paper.experiments.clustering import (
+    ALL_ESTIMATORS,
+    ESTIMATORS,
+    PRINTED,
+    QUERY_NORM,
+    SETS,
+    SIZES,
+    clustered_data,
+)
 from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.uci import measure as uci_measure
-from hrf_paper.experiments.uci.printed import PRINTED as TABLE_1
+from hrf_paper.experiments.uci import PRINTED as TABLE_1
 
 
 def verdicts(experiment, settings, results):
@@ -41,8 +45,8 @@ def the(claims, words):
 @pytest.mark.slow
 @pytest.mark.stat
 def test_max_relative_error():
-    settings = max_relative_error.measure.Settings(n_radii=7, draws=2000, drawn_radii=(0.25,))
-    results = run(max_relative_error.measure.parts(settings))
+    settings = max_relative_error.MaxRelativeErrorSettings(n_radii=7, draws=2000, drawn_radii=(0.25,))
+    results = run(max_relative_error.parts(settings))
     crossings = {n: results[f"n = {n}"]["crossing"] for n in (1, 2, 4, 8)}
     assert crossings == pytest.approx({1: 4.128, 2: 6.234, 4: 10.44, 8: 18.85}, abs=5e-3)
     for n, r in crossings.items():  # below the bound before, above it after
@@ -57,10 +61,10 @@ def test_max_relative_error():
 
 
 def test_a_bound_that_is_not_passed_holds():
-    settings = max_relative_error.measure.Settings(
+    settings = max_relative_error.MaxRelativeErrorSettings(
         n_radii=3, draws=10, drawn_radii=(0.25,), n_coefficient_projections=(40, 60)
     )
-    results = run(max_relative_error.measure.parts(settings))
+    results = run(max_relative_error.parts(settings))
     claim = the(verdicts(max_relative_error.EXPERIMENT, settings, results), "at most (W")
     assert results["n = 40"]["crossing"] is None
     assert claim.verdict == "holds"
@@ -68,8 +72,8 @@ def test_a_bound_that_is_not_passed_holds():
 
 
 def test_pointwise_at_the_papers_size():
-    settings = pointwise.measure.Settings(radii=(1.0,), draws=2, angles=8)
-    results = run(pointwise.measure.parts(settings))
+    settings = pointwise.PointwiseSettings(radii=(1.0,), draws=2, angles=8)
+    results = run(pointwise.parts(settings))
     largest = max(results["r = 1, angular hybrid, equal FLOPs"]["exact"])
     base = max(results["r = 1, FAVOR+"]["exact"])
     assert (round(largest, 3), round(base, 3)) == (0.129, 0.453)
@@ -82,16 +86,16 @@ def test_pointwise_at_the_papers_size():
 @pytest.mark.stat
 def test_pointwise_draws_agree_with_the_closed_forms():
     # A small radius: the tails of positive features are light there.
-    settings = pointwise.measure.Settings(dim=8, features=64, radii=(0.3,), draws=4000, angles=8)
-    results = run(pointwise.measure.parts(settings))
+    settings = pointwise.PointwiseSettings(dim=8, features=64, radii=(0.3,), draws=4000, angles=8)
+    results = run(pointwise.parts(settings))
     assert max(max(part["deviations"]) for part in results.values()) <= 5
     (claim,) = [c for c in pointwise.EXPERIMENT.claims(settings, results) if "Empirical" in c.claim]
     assert claim.verdict == "holds"
 
 
 def test_mse_surface_vanishes_where_the_paper_says():
-    settings = mse_surface.measure.Settings(n_radii=3, n_angles=4, draws=10)
-    results = run(mse_surface.measure.parts(settings))
+    settings = mse_surface.MSESurfaceSettings(n_radii=3, n_angles=4, draws=10)
+    results = run(mse_surface.parts(settings))
     ends = {name: (rows["exact"][0][0], rows["exact"][0][-1]) for name, rows in results.items()}
     assert ends["angular hybrid"] == (0, 0)
     assert ends["trigonometric"][0] == 0 < ends["trigonometric"][1]
@@ -106,18 +110,18 @@ def test_mse_surface_vanishes_where_the_paper_says():
 
 
 def test_mse_surface_sees_a_hybrid_below_both():
-    settings = mse_surface.measure.Settings(
+    settings = mse_surface.MSESurfaceSettings(
         n_radii=1, n_angles=8, largest_radius=0.5, draws=10, n_coefficient_projections=64
     )
-    results = run(mse_surface.measure.parts(settings))
+    results = run(mse_surface.parts(settings))
     below = the(verdicts(mse_surface.EXPERIMENT, settings, results), "better than both")
     assert below.ours != "below both bases on 0% of the grid"
 
 
 @pytest.mark.stat
 def test_lambda():
-    settings = lambda_estimates.measure.Settings(dim=4, n_projections=(1, 6), draws=3000, angles=4)
-    results = run(lambda_estimates.measure.parts(settings))
+    settings = lambda_estimates.LambdaEstimatesSettings(dim=4, n_projections=(1, 6), draws=3000, angles=4)
+    results = run(lambda_estimates.parts(settings))
     assert "angular, n = 1, orthogonal" not in results
     for part in results.values():
         assert max(max(part[m]["deviations"]) for m in ("mean", "square", "complement_square")) <= 5
@@ -153,9 +157,9 @@ def test_clustered_data_have_the_wanted_s(name):
 
 @pytest.mark.stat
 def test_clustering_draws_agree_with_the_closed_forms():
-    settings = clustering_measure.Settings(n_points=50, sizes=(50,), repetitions=60, data_draws=1, stride=1)
+    settings = clustering.ClusteringSettings(n_points=50, sizes=(50,), repetitions=60, data_draws=1, stride=1)
     name = "s₁, σ = 1"
-    parts = {key: part for key, part in clustering_measure.parts(settings).items() if key.startswith(name)}
+    parts = {key: part for key, part in clustering.parts(settings).items() if key.startswith(name)}
     results = run(parts)
     exact, drawn = results[f"{name}, exact"]["m · MSE"], results[f"{name}, m = 50"]
     for key in ("Hybrid-Cluster", "Trigonometric", "second moments", "complex", "shifted"):
@@ -165,7 +169,7 @@ def test_clustering_draws_agree_with_the_closed_forms():
 
 
 def test_clustering_counts_cells_and_names_those_outside():
-    settings = clustering_measure.Settings(sizes=(20,), data_draws=2)
+    settings = clustering.ClusteringSettings(sizes=(20,), data_draws=2)
     middle = {key: {"low": 0.0, "mean": 0.02, "high": 1.0} for key in ALL_ESTIMATORS}
     exact = {"s": [0.1] * 4, "m · MSE": dict.fromkeys(ALL_ESTIMATORS, 1.0)}
     others = {"m · MSE": [exact["m · MSE"] | {"Hybrid-Cluster": 4.0}]}
@@ -197,12 +201,12 @@ def test_boston_is_read_without_prices(boston):
 @pytest.mark.slow
 @pytest.mark.stat
 def test_uci(boston):
-    settings = uci_measure.Settings(features=64, radii=(0.5, 1.0), pairs=5, draws=100)
-    results = run(uci_measure.parts(settings))
+    settings = uci.UCISettings(features=64, radii=(0.5, 1.0), pairs=5, draws=100)
+    results = run(uci.parts(settings))
     claims = uci.EXPERIMENT.claims(settings, results)
     (agreement,) = [c for c in claims if "closed forms" in c.claim]
     assert agreement.verdict == "holds"
-    rows = uci_measure.table_row(results, "wine, raw, r = 1", "positive")
+    rows = uci.table_row(results, "wine, raw, r = 1", "positive")
     assert list(rows) == list(TABLE_1["wine"])
     assert rows["HRF-iid"] == results["HRF-iid, m·n = D"]["wine, raw, r = 1"]["mean"] / 1e-3
     assert rows["Halton-R"] == results["Halton-R, positive"]["wine, raw, r = 1"]["mean"] / 1e-3
@@ -210,7 +214,7 @@ def test_uci(boston):
 
 def test_distance_to_the_printed_row():
     row = {key: 2 * value for key, (value, _) in TABLE_1["wine"].items()}
-    assert uci_measure.distance(row, "wine") == pytest.approx(1)
+    assert uci.distance(row, "wine") == pytest.approx(1)
 
 
 def test_cost_counts_what_the_formula_says():

@@ -6,17 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
-from hrf_paper.experiments.shared.scaled_down import scaled_down
+from hrf_paper.datasets import MissingData, data_folder
+from hrf_paper.experiments.experiment import scaled_down
 from hrf_paper.experiments.speech import EXPERIMENT
-from hrf_paper.experiments.speech.printed import GROUPS, PRINTED, printed_rate
-from hrf_paper.experiments.speech.rates import rate
-from hrf_paper.experiments.speech.settings import JOINED, SIGNED, SINGLE, Settings, key, set_names
+from hrf_paper.experiments.speech_measure import (
+    GROUPS,
+    JOINED,
+    PRINTED,
+    SIGNED,
+    SINGLE,
+    SpeechSettings,
+    key,
+    printed_rate,
+    rate,
+    set_names,
+)
 from hrf_paper.speech.methods import METHODS
 from hrf_paper.speech.training import SpeechTraining
 
-SETTINGS = Settings(
+SETTINGS = SpeechSettings(
     SpeechTraining(),
     runs=3,
     swapped_runs=2,
@@ -26,13 +34,13 @@ SETTINGS = Settings(
 )
 
 
-def part(settings: Settings, *rates: float) -> dict:
+def part(settings: SpeechSettings, *rates: float) -> dict:
     """Return a part with one draw per rate."""
     draws = [{n: {"wer": r, "cer": r / 2} for n in set_names(settings)} for r in rates]
     return {"draws": draws, "flops": 1000.0 + rates[0], "timings": {"training CPU seconds": 600.0}}
 
 
-def results(settings: Settings, rates: dict[str, float]) -> dict:
+def results(settings: SpeechSettings, rates: dict[str, float]) -> dict:
     found = {}
     for run in range(settings.runs):
         found[key(SINGLE, "exact", run)] = part(settings, rates["exact"] + run) | {"searched": 8.0 + run}

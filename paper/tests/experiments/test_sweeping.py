@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hrf_paper.experiments.sweeping import EXPERIMENT
-from hrf_paper.experiments.sweeping.measure import SCALED, SCRATCH, key
-from hrf_paper.experiments.sweeping.shares import curves, share
+from hrf_paper.experiments.sweeping import EXPERIMENT, SCALED, SCRATCH, curves, key, share
 
 (RATE,) = SCALED.learning_rates
 GOOD = {"exact": 0.9, "HRF-A (8,8)": 0.88, "FAVOR+ 256": 0.88, "blind": 0.3}

@@ -9,9 +9,8 @@ from gymnasium.utils.env_checker import check_env
 
 import hrf_paper.locomotion  # noqa: F401 (registers the environment)
 from hrf_paper.locomotion import StepStones, StoneField
+from hrf_paper.locomotion.environment import LARGEST_SHIFT, SPEED, SWING_TIME, TOES, oracle
 from hrf_paper.locomotion.legs import TOE_RADIUS
-from hrf_paper.locomotion.walker import LARGEST_SHIFT, SPEED, SWING_TIME, oracle
-from hrf_paper.locomotion.world import TOES
 
 LEVEL = StoneField(distance=1.5, gaps=(0.0, 0.0))
 SHORT = StoneField(distance=1.5)

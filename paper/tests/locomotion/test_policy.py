@@ -6,8 +6,7 @@ from torch import Generator
 
 import hrf
 from hrf_paper.locomotion import ImplicitAttentionPolicy, PolicyConfig
-from hrf_paper.locomotion.policy import cut
-from hrf_paper.locomotion.ranking import METHODS, attention_received, build, ranking_flops
+from hrf_paper.locomotion.policy import METHODS, attention_received, build, cut, ranking_flops
 
 MAPS = [name for name in METHODS if name not in ("exact", "uniform", "blind")]
 

@@ -6,8 +6,8 @@ from PIL import Image
 
 from hrf_paper.locomotion import load_policy
 from hrf_paper.locomotion.__main__ import main
-from hrf_paper.locomotion.cameras import level_depth
 from hrf_paper.locomotion.replay import TRAINED, Look, gap_pixels, kept_shares, masked_images, picture_of
+from hrf_paper.locomotion.terrain import level_depth
 
 DEPTH = level_depth().astype(np.float32)
 KEPT = np.zeros((2, 24, 32), bool)

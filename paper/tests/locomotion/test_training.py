@@ -16,12 +16,10 @@ from hrf_paper.locomotion import (
     load_policy,
     workers,
 )
-from hrf_paper.locomotion.episodes import rehearsal, rehearse
 from hrf_paper.locomotion.evolution import centred_ranks, directions, start, updated
-from hrf_paper.locomotion.normalisation import PixelMoments
-from hrf_paper.locomotion.policy import ImplicitAttentionPolicy
+from hrf_paper.locomotion.policy import ImplicitAttentionPolicy, PixelMoments
 from hrf_paper.locomotion.terrain import nearest_ground
-from hrf_paper.locomotion.training import judge_pair
+from hrf_paper.locomotion.training import judge_pair, rehearsal, rehearse
 
 TINY = LocomotionTraining(
     PolicyConfig(method="exact"),

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from torch import Generator
 
-from hrf_paper.manipulation.command import main
+from hrf_paper.manipulation.__main__ import main
+from hrf_paper.manipulation.cloning import POLICIES, policy_path, strip
 from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer
-from hrf_paper.manipulation.replay import POLICIES, policy_path, strip
 from hrf_paper.manipulation.training import CloneTraining, load_policy, save_policy
 
 

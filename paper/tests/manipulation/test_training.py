@@ -7,11 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hrf_paper.manipulation.corrections import corrected_demonstrations
+from hrf_paper.manipulation.cloning import Search, play
 from hrf_paper.manipulation.demonstrations import DemonstrationSettings, demonstrations
 from hrf_paper.manipulation.performer import PerformerConfig
-from hrf_paper.manipulation.rollouts import Search, play
-from hrf_paper.manipulation.training import CloneTrainer, CloneTraining, Diverged, load_policy, save_policy
+from hrf_paper.manipulation.training import (
+    CloneTrainer,
+    CloneTraining,
+    Diverged,
+    corrected_demonstrations,
+    load_policy,
+    save_policy,
+)
 
 DATA = DemonstrationSettings(episodes=2, glimpses=10, steps=6, image_size=16)
 TRAINING = CloneTraining(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
-from hrf_paper.speech.an4 import CHANNELS, an4
+from hrf_paper.datasets import MissingData, data_folder
+from hrf_paper.speech.corpora import CHANNELS, an4
 
 needs_data = pytest.mark.skipif(
     not (data_folder() / "an4-mfcc").is_dir(), reason="needs an4-mfcc in $HRF_DATA"

@@ -10,7 +10,7 @@ import pytest
 
 import hrf
 from hrf_paper.speech import command
-from hrf_paper.speech.trained_model import load_model
+from hrf_paper.speech.training import load_model
 from made_up_speech import TINY, tiny_speech
 
 soundfile = pytest.importorskip("soundfile")

@@ -9,11 +9,9 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from hrf_paper.datasets import MissingData
-from hrf_paper.datasets.files import data_folder
-from hrf_paper.speech import librispeech as module
-from hrf_paper.speech.digits import DIGITS, spoken_digits
-from hrf_paper.speech.librispeech import download_librispeech, librispeech
+from hrf_paper.datasets import MissingData, data_folder
+from hrf_paper.speech import corpora
+from hrf_paper.speech.corpora import DIGITS, download_librispeech, librispeech, spoken_digits
 
 soundfile = pytest.importorskip("soundfile")
 EXCERPT = data_folder() / "librispeech-excerpt"
@@ -67,11 +65,11 @@ def archive() -> bytes:
 
 def test_archives_are_downloaded_checked_and_unpacked(tmp_path, monkeypatch):
     content = archive()
-    monkeypatch.setattr(module, "urlopen", lambda url, timeout: io.BytesIO(content))
+    monkeypatch.setattr(corpora, "urlopen", lambda url, timeout: io.BytesIO(content))
     with pytest.raises(ValueError, match="has the SHA-256"):
         download_librispeech("dev-clean", tmp_path)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setitem(module.ARCHIVES, "dev-clean", sha256(content).hexdigest())
+    monkeypatch.setitem(corpora.ARCHIVES, "dev-clean", sha256(content).hexdigest())
     download_librispeech("dev-clean", tmp_path)
     (found,) = librispeech("dev-clean", tmp_path)
     assert (found.name, found.speaker, found.text) == ("1-2-0000", "1", "HELLO")
@@ -81,6 +79,6 @@ def test_no_network_gets_a_sentence(tmp_path, monkeypatch):
     def fail(url, timeout):
         raise OSError("no route to host")
 
-    monkeypatch.setattr(module, "urlopen", fail)
+    monkeypatch.setattr(corpora, "urlopen", fail)
     with pytest.raises(MissingData, match="cannot be downloaded: no route to host"):
         download_librispeech("dev-clean", tmp_path)

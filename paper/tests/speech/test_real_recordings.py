@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hrf_paper.datasets.files import data_folder
-from hrf_paper.speech.digits import digit_strings, spoken_digits
-from hrf_paper.speech.librispeech import librispeech
+from hrf_paper.datasets import data_folder
+from hrf_paper.speech.corpora import digit_strings, librispeech, spoken_digits
 from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
 from hrf_paper.speech.utterances import Speech
 from made_up_speech import TINY

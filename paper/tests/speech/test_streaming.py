@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from hrf_paper.speech.alphabet import characters
-from hrf_paper.speech.decoding import greedy
+from hrf_paper.speech.audio import RunningFeatures, running_log_mel
+from hrf_paper.speech.decoding import EncoderStream, greedy, transcribe_stream
 from hrf_paper.speech.methods import install
-from hrf_paper.speech.running_features import RunningFeatures, running_log_mel
-from hrf_paper.speech.streaming import EncoderStream, transcribe_stream
+from hrf_paper.speech.utterances import characters
 from made_up_speech import TINY, tiny_model, utterances
 
 soundfile = pytest.importorskip("soundfile")

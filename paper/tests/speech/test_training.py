@@ -8,9 +8,13 @@ import pytest
 import torch
 
 import hrf
-from hrf_paper.speech.denormals import flushes_denormals
-from hrf_paper.speech.trained_model import load_model
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, checkpoint_path
+from hrf_paper.speech.training import (
+    SpeechTrainer,
+    SpeechTraining,
+    checkpoint_path,
+    flushes_denormals,
+    load_model,
+)
 from made_up_speech import TINY, tiny_speech
 
 TRAINING = SpeechTraining(TINY, epochs=4, warmup=2, frames=200, learning_rate=5e-3)

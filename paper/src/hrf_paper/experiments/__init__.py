@@ -1,7 +1,7 @@
-"""Experiments, one package per figure or table of the paper.
+"""Experiments, one file per figure or table of the paper.
 
-A package has ``measure.py`` (settings, and the work), ``tables.py``, ``claims.py`` (statements of the paper, judged by
-the results), ``figure.py``, and ``__init__.py`` with the `EXPERIMENT` that holds them together; ``printed.py`` holds
-values that the paper prints, where it prints any. ``ptb_metrics`` and ``wikitext2_metrics`` only configure
-``softmax_metrics``. ``verdicts.py`` has the rule that judges all claims.
+A file holds, from top to bottom: values that the paper prints, where it prints any; settings and the measurement;
+tables; claims (statements of the paper, judged by the results); the figure; and the `EXPERIMENT` that ties them all
+together. Speech and softmax metrics keep settings and measurement in a second file, ``*_measure.py``.
+``experiment.py`` has the contract of an experiment and the rule that judges all claims.
 """

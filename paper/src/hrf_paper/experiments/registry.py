@@ -1,4 +1,4 @@
-"""All experiments by name, in the order of the paper; the package's docstring lists the files of a new one."""
+"""All experiments by name, in the order of the paper; the package's docstring says what the file of a new one holds."""
 
 from __future__ import annotations
 
@@ -14,34 +14,31 @@ from hrf_paper.experiments import (
     max_relative_error,
     mse_surface,
     pointwise,
-    ptb_metrics,
     sampled_softmax,
+    softmax_metrics,
     speech,
     sweeping,
     uci,
-    wikitext2_metrics,
 )
 from hrf_paper.experiments.experiment import Experiment
 
-__all__ = ["EXPERIMENTS", "chosen"]
-
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        angles,
-        mse_surface,
-        lambda_estimates,
-        max_relative_error,
-        pointwise,
-        uci,
-        clustering,
-        cost,
-        ptb_metrics,
-        wikitext2_metrics,
-        sampled_softmax,
-        speech,
-        locomotion,
-        sweeping,
+    experiment.name: experiment
+    for experiment in (
+        angles.EXPERIMENT,
+        mse_surface.EXPERIMENT,
+        lambda_estimates.EXPERIMENT,
+        max_relative_error.EXPERIMENT,
+        pointwise.EXPERIMENT,
+        uci.EXPERIMENT,
+        clustering.EXPERIMENT,
+        cost.EXPERIMENT,
+        softmax_metrics.PENN_TREEBANK,
+        softmax_metrics.WIKITEXT2,
+        sampled_softmax.EXPERIMENT,
+        speech.EXPERIMENT,
+        locomotion.EXPERIMENT,
+        sweeping.EXPERIMENT,
     )
 }
 

@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from hrf.report import folder, write
-from hrf_paper.locomotion.policy import PolicyConfig
-from hrf_paper.locomotion.ranking import METHODS
+from hrf_paper.locomotion.evolution import workers
+from hrf_paper.locomotion.policy import METHODS, PolicyConfig
 from hrf_paper.locomotion.replay import TRAINED, Look, kept_shares, looks, picture_of
 from hrf_paper.locomotion.training import LocomotionTrainer, LocomotionTraining, load_policy
-from hrf_paper.locomotion.workers import workers
-from hrf_paper.video import write_gif
+from hrf_paper.robots import write_gif
 
 _FRAMES_PER_SECOND = 5
 _SHIFTED = 0.03

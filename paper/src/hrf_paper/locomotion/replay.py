@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hrf_paper.locomotion.cameras import HEIGHT, N_CAMERAS, WIDTH, level_depth
-from hrf_paper.locomotion.environment import StepStones
+from hrf_paper.locomotion.environment import LARGEST_SHIFT, StepStones
 from hrf_paper.locomotion.policy import ImplicitAttentionPolicy
+from hrf_paper.locomotion.terrain import HEIGHT, N_CAMERAS, WIDTH, level_depth
 from hrf_paper.locomotion.training import TrainedPolicy
-from hrf_paper.locomotion.walker import LARGEST_SHIFT
-
-__all__ = ["TRAINED", "Look", "gap_pixels", "kept_shares", "looks", "masked_images", "picture_of"]
 
 TRAINED = Path(__file__).parent / "trained.safetensors"
 _DEEPER = 0.05  # than level ground, in units of the range: a gap

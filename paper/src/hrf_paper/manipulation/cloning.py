@@ -1,19 +1,31 @@
-"""Implicit behaviour cloning (Florence et al., 2021): the loss of an energy, and the search for its best action.
-
-The loss is the paper's: the negative log-likelihood of the demonstrated action in a softmax over energies, among
-random actions. Since an energy is a sum over arms, the softmax over all pairs of halves is a product of two, and N
-candidates per arm stand for N² actions.
-"""
+"""Implicit behaviour cloning: the loss, the search for an action, episodes of a policy, and their replay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from hrf_paper.manipulation.performer import ARM_ACTION, VisionPerformer
+from hrf_paper.manipulation.scene import STEPS, VIEW, Drawing
 
-__all__ = ["cloning_loss", "mirrored", "negatives", "search"]
+if TYPE_CHECKING:
+    from hrf_paper.manipulation.environment import SweepingEnv, SweepingTable
+
+
+# Implicit behaviour cloning (Florence et al., 2021): the loss of an energy, and the search for its best action.
+#
+# The loss is the paper's: the negative log-likelihood of the demonstrated action in a softmax over energies, among
+# random actions. Since an energy is a sum over arms, the softmax over all pairs of halves is a product of two, and N
+# candidates per arm stand for N² actions.
 
 _GROUP = 32  # samples that search together
 _SHRINK = 0.6  # of the noise, from one round of a search to the next
@@ -109,3 +121,162 @@ def mirrored(images: Tensor, poses: Tensor, actions: Tensor) -> tuple[Tensor, Te
         (part.unflatten(1, (2, ARM_ACTION)).flip(1) * _REFLECTED).flatten(1) for part in (poses, actions)
     )
     return images.flip(2), poses, actions
+
+
+# Episodes of a policy, several at a time: the share of the balls that it delivers.
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for an action.
+
+    Attributes:
+        samples: actions per arm and round.
+        rounds: number of rounds.
+    """
+
+    samples: int = 512
+    rounds: int = 6
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.rounds < 1:
+            raise ValueError(
+                f"a search has {self.samples} samples and {self.rounds} rounds; expected at least one of each"
+            )
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What became of the balls.
+
+    Attributes:
+        delivered: share inside the bowls at the end, per episode.
+        lost: share that fell beside them.
+        rewards: mean reward per step, where the last one counts for all steps after the end.
+    """
+
+    delivered: list[float]
+    lost: list[float]
+    rewards: list[float]
+
+
+def play(
+    policy: VisionPerformer,
+    seeds: Sequence[int],
+    how: Search,
+    *,
+    steps: int = STEPS,
+    watch: Callable[[SweepingTable], object] | None = None,
+) -> Episodes:
+    """Let a policy act in one episode per seed.
+
+    Args:
+        policy: a trained policy.
+        seeds: seeds of the episodes; those of demonstrations are others.
+        how: the search for actions.
+        steps: length of an episode.
+        watch: called with the world of each episode before each of its steps.
+    """
+    environments = [_environment(i, policy.config.image_size) for i in range(len(seeds))]
+    seen = [e.reset(seed=seed)[0] for e, seed in zip(environments, seeds, strict=True)]
+    generator = torch.Generator().manual_seed(int(seeds[0]))
+    rewards = np.zeros((steps, len(seeds)))
+    lost = np.zeros(len(seeds))
+    running = list(range(len(seeds)))
+    policy.eval()
+    for step in range(steps):
+        images, poses = (
+            torch.from_numpy(np.stack([seen[i][k] for i in running])) for k in ("image", "poses")
+        )
+        actions = search(
+            policy, images, poses, samples=how.samples, rounds=how.rounds, generator=generator
+        ).numpy()
+        for i, action in zip(tuple(running), actions, strict=True):
+            if watch is not None:
+                watch(environments[i].table)
+            seen[i], reward, ended, _, found = environments[i].step(action)
+            rewards[step:, i], lost[i] = reward, found["lost"]
+            if ended:
+                running.remove(i)
+        if not running:
+            break
+    return Episodes(rewards[-1].tolist(), lost.tolist(), rewards.mean(0).tolist())
+
+
+@cache
+def _environment(number: int, image_size: int) -> SweepingEnv:
+    """Return the environment of this number, built once per process."""
+    from hrf_paper.manipulation.environment import SweepingEnv
+
+    return SweepingEnv(image_size=image_size)
+
+
+# Replay a trained policy on an unseen start, with the places that it looks at, as frames.
+
+POLICIES = {"exact": "exact", "angular": "HRF-A (8,8)"}  # committed policies, and their attention
+_SIZE = 256
+_WHITE = (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An episode.
+
+    Attributes:
+        frames: the rendered scene beside the policy's image, in which white squares mark expected places of its pools,
+            ``(256, 512, 3)`` each.
+        delivered: share of the balls that were delivered.
+        steps: number of steps.
+    """
+
+    frames: list[NDArray[np.uint8]]
+    delivered: float
+    steps: int
+
+
+def policy_path(name: str) -> Path:
+    """Return the file of a committed policy."""
+    if name not in POLICIES:
+        raise ValueError(f"there is no policy {name!r}; expected one of {', '.join(POLICIES)}")
+    return Path(__file__).parent / "policies" / f"{name}.safetensors"
+
+
+def replay(policy: VisionPerformer, seed: int, how: Search, *, steps: int = STEPS) -> Replay:
+    """Let a policy act in the episode of a seed."""
+    from hrf_paper.manipulation.environment import SweepingEnv
+
+    environment = SweepingEnv(image_size=policy.config.image_size, steps=steps)
+    drawing = Drawing(_SIZE)
+    seen, _ = environment.reset(seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    frames: list[NDArray[np.uint8]] = []
+    share = 0.0
+    while len(frames) < steps:
+        image, poses = (torch.from_numpy(seen[key])[None] for key in ("image", "poses"))
+        large = drawing.image(environment.table.balls(), environment.table.poses())
+        with torch.no_grad():
+            _mark(large, policy.seen(image, poses)[1][0].double().numpy())
+        frames.append(np.concatenate([environment.table.photograph(_SIZE), large], axis=1))
+        action = search(policy, image, poses, samples=how.samples, rounds=how.rounds, generator=generator)
+        seen, share, ended, _, _ = environment.step(action[0].numpy())
+        if ended:
+            break
+    environment.close()
+    return Replay(frames, share, len(frames))
+
+
+def strip(frames: list[NDArray[np.uint8]], count: int) -> NDArray[np.uint8]:
+    """Put frames from the beginning to the end of an episode below each other, in two columns."""
+    chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, count).round().astype(int)]
+    rows = [np.concatenate(chosen[i : i + 2], axis=1) for i in range(0, count, 2)]
+    return np.concatenate(rows, axis=0)
+
+
+def _mark(image: NDArray[np.uint8], spots: NDArray[np.float64]) -> None:
+    """Draw the outline of a square around each spot."""
+    left, low, extent = VIEW
+    for x, y in spots:
+        column, row = int((x - left) / extent * _SIZE), int((low + extent - y) / extent * _SIZE)
+        if 6 <= column < _SIZE - 6 and 6 <= row < _SIZE - 6:
+            image[row - 5 : row + 6, [column - 5, column + 5]] = _WHITE
+            image[[row - 5, row + 5], column - 5 : column + 6] = _WHITE

@@ -1,9 +1,4 @@
-"""Episodes of the teacher as training data, made once and kept in a file.
-
-In most episodes an arm is now and then driven a few steps at random, while labels stay the teacher's: the data show
-how to recover from places where the teacher alone would never be. Glimpses, random scenes with the teacher's action,
-show more layouts of the balls than episodes do.
-"""
+"""Demonstrations: the scripted teacher, random scenes for it to answer, and its recorded episodes."""
 
 from __future__ import annotations
 
@@ -19,16 +14,124 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
-from hrf_paper.manipulation.drawing import Drawing
-from hrf_paper.manipulation.expert import expert_action
-from hrf_paper.manipulation.glimpses import random_scene
-from hrf_paper.manipulation.scene import STEPS, Array
+from hrf_paper.manipulation.scene import (
+    BALL_RADIUS,
+    BOWL_DEPTH,
+    EDGE,
+    HIGHEST_POSE,
+    HOME,
+    LARGEST_CHANGE,
+    LOWERED,
+    LOWEST_POSE,
+    RAISED,
+    STEPS,
+    Array,
+    Drawing,
+)
+from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
-    from hrf_paper.manipulation.table import SweepingTable
+    from hrf_paper.manipulation.environment import SweepingTable
 
-__all__ = ["DemonstrationSettings", "Demonstrations", "Disturbance", "Record", "demonstrations", "kept"]
+
+# A scripted teacher that sees the balls: a function of the scene alone, without memory.
+#
+# Each arm serves its own half, from the outside in: it goes behind the balls of the outermost lane, lowers its paddle,
+# pushes past the edge of the table and raises its paddle. The lane depends on the balls alone, heights are asked for
+# with full strength, and a paddle on its way down is stopped by larger errors only, so that small errors of a pupil do
+# not add up.
+
+_INWARD = 0.04  # from the outermost ball to the middle of the paddle, along x
+_LANE = 0.1  # width of a lane, from the outermost ball on
+_BEHIND = 0.06  # from the last ball of the lane to the paddle, along y
+_BESIDE, _BEFORE, _PAST = (
+    0.035,
+    0.06,
+    0.03,
+)  # a paddle goes down so far beside its place, behind it and before it
+_DOWN = LOWERED + 0.02  # a paddle below is on the table
+_FALLING = RAISED - 0.02  # a paddle between this and the table is on its way
+_COMMITTED = 1.5  # times as far from its place, it still goes down
+_GENTLE = 0.6  # of the largest change, while pushing
+_PASSED = EDGE + 0.03  # where a push ends
+
+
+def expert_action(balls: Array, wanted: Array) -> Array:
+    """Return the action ``(12,)`` for balls ``(n, 3)`` and the poses ``(2, 6)`` that the arms were told to take."""
+    on_table = balls[balls[:, 2] > BOWL_DEPTH]
+    action = np.zeros((2, 6))
+    for arm, side in enumerate((-1, 1)):
+        pose, own = wanted[arm], on_table[np.sign(on_table[:, 0]) == side]
+        action[arm, 3:] = np.clip(-pose[3:] / LARGEST_CHANGE[3:], -1, 1)
+        action[arm, :3] = _pushed(pose) if pose[2] < _DOWN else _approach(own, pose, arm, side)
+    return action.ravel()
+
+
+def _pushed(pose: Array) -> tuple[float, float, float]:
+    """Push, or raise the paddle behind the edge."""
+    return (0.0, 0.0, 1.0) if pose[1] > _PASSED else (0.0, _GENTLE, -1.0)
+
+
+def _approach(balls: Array, pose: Array, arm: int, side: int) -> Array:
+    """Go to the place behind the outermost lane, and down when it is near; home without balls."""
+    place = HOME[arm, :2]
+    if len(balls):
+        outward = side * balls[:, 0]
+        lane = balls[outward > outward.max() - _LANE]
+        place = np.array([side * (outward.max() - _INWARD), lane[:, 1].min() - _BEHIND])
+        place = np.clip(place, LOWEST_POSE[arm, :2], HIGHEST_POSE[arm, :2])
+    change = place - pose[:2]
+    beside, past, before = (
+        (_COMMITTED if pose[2] < _FALLING else 1.0) * reach for reach in (_BESIDE, _PAST, _BEFORE)
+    )
+    lower = len(balls) and abs(change[0]) < beside and -past < change[1] < before
+    return np.array([*np.clip(change / LARGEST_CHANGE[:2], -1, 1), -1.0 if lower else 1.0])
+
+
+# Random scenes without physics: episodes show few layouts of the balls, and the teacher can answer for any.
+
+_NEARBY = 0.5  # share of the arms in the air that are about to go down
+_ON_TABLE = 0.25  # share of the arms that push
+
+
+def random_scene(rng: Generator, n_balls: int = 12) -> tuple[Array, Array]:
+    """Draw balls ``(n, 3)``, in heaps, scattered or delivered, and poses ``(2, 6)`` that arms were told to take."""
+    balls = np.concatenate([_half(rng, side, n_balls // 2) for side in (-1, 1)])
+    poses = rng.uniform(LOWEST_POSE, HIGHEST_POSE)
+    poses[:, 3:] = rng.normal(0, 0.02, (2, 3)) * (1 if rng.random() < 0.7 else 5)
+    poses[:, 2] = np.where(rng.random(2) < 0.6, RAISED, poses[:, 2])
+    # Where the teacher would go from here, a few steps later.
+    goals = poses.copy()
+    for _ in range(2):
+        action = expert_action(balls, goals).reshape(2, 6)[:, :2]
+        change = np.where(np.abs(action) == 1, 4, 1) * action * LARGEST_CHANGE[:2]
+        goals[:, :2] = np.clip(goals[:, :2] + change, LOWEST_POSE[:, :2], HIGHEST_POSE[:, :2])
+    goals[:, :2] += rng.normal(0, 0.04, (2, 2))
+    draw = rng.random((2, 1))
+    poses[:, :2] = np.where(draw < (1 - _ON_TABLE) * _NEARBY, goals[:, :2], poses[:, :2])
+    down = draw[:, 0] > 1 - _ON_TABLE
+    poses[down, 2] = LOWERED + 0.02 * rng.random(down.sum()) ** 3
+    return balls, np.clip(poses, LOWEST_POSE, HIGHEST_POSE)
+
+
+def _half(rng: Generator, side: int, count: int) -> Array:
+    """Draw the balls of one half of the table: some delivered, the others around up to three centres."""
+    delivered = rng.random(count) < rng.choice([0.0, 0.3, 0.6, 1.0], p=[0.5, 0.2, 0.2, 0.1])
+    centres = rng.uniform((0.04, -0.19), (0.26, EDGE), (rng.integers(1, 4), 2))
+    place = centres[rng.integers(len(centres), size=count)] + rng.normal(
+        0, rng.choice([0.012, 0.03]), (count, 2)
+    )
+    balls = np.full((count, 3), BALL_RADIUS)
+    balls[:, 0], balls[:, 1] = np.clip(place[:, 0], 0.01, 0.278), np.clip(place[:, 1], -0.22, EDGE)
+    bowl = rng.uniform((0.02, EDGE + 0.02, -0.13), (0.28, EDGE + 0.15, -0.12), (count, 3))
+    return np.where(delivered[:, None], bowl, balls) * (side, 1, 1)
+
+
+# Episodes of the teacher as training data, made once and kept in a file.
+#
+# In most episodes an arm is now and then driven a few steps at random, while labels stay the teacher's: the data show
+# how to recover from places where the teacher alone would never be. Glimpses, random scenes with the teacher's action,
+# show more layouts of the balls than episodes do.
 
 _FIRST_SEED = 1_000_000  # seeds of episodes for judging lie below
 
@@ -173,7 +276,7 @@ def _episodes(
     settings: DemonstrationSettings, record: Record, report: Callable[[str], None] | None
 ) -> list[float]:
     """Record episodes of the teacher; return the share of the balls that each delivered."""
-    from hrf_paper.manipulation.table import SweepingTable
+    from hrf_paper.manipulation.environment import SweepingTable
 
     table = SweepingTable()
     delivered: list[float] = []

@@ -13,23 +13,14 @@ from pathlib import Path
 import torch
 
 from hrf.report import folder, png, progress, write
-from hrf_paper.speech.alphabet import decoded
-from hrf_paper.speech.an4 import an4
-from hrf_paper.speech.attention_map import attention_figure
 from hrf_paper.speech.audio import RATE, duration, log_mel, read_audio
-from hrf_paper.speech.beam import BEAM, beam_search, searched
-from hrf_paper.speech.configs import CONFIGS
-from hrf_paper.speech.decoding import error_rates, greedy
-from hrf_paper.speech.digits import digit_strings, spoken_digits
-from hrf_paper.speech.librispeech import librispeech
-from hrf_paper.speech.methods import METHODS
-from hrf_paper.speech.streaming import transcribe_stream
-from hrf_paper.speech.trained_model import load_model
-from hrf_paper.speech.training import SpeechTrainer, SpeechTraining
+from hrf_paper.speech.conformer import CONFIGS
+from hrf_paper.speech.corpora import an4, digit_strings, librispeech, spoken_digits
+from hrf_paper.speech.decoding import BEAM, beam_search, error_rates, greedy, searched, transcribe_stream
+from hrf_paper.speech.methods import METHODS, attention_figure
+from hrf_paper.speech.training import SpeechTrainer, SpeechTraining, load_model
 from hrf_paper.speech.transducer import ConformerTransducer
-from hrf_paper.speech.utterances import Speech, Utterance
-
-__all__ = ["main", "transcribe"]
+from hrf_paper.speech.utterances import Speech, Utterance, decoded
 
 # Corpora by name, with the channels that they have or are asked for.
 _CORPORA: dict[str, Callable[[int], Speech]] = {

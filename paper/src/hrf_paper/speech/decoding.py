@@ -1,19 +1,24 @@
-"""Greedy decoding of a batch, and error rates."""
+"""Decoding: greedy with error rates, by beam search, and of a recording that is still going on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from hrf_paper.speech.alphabet import BLANK, decoded
-from hrf_paper.speech.batches import batch_of, by_length
-from hrf_paper.speech.transducer import ConformerTransducer, PredictorState
-from hrf_paper.speech.utterances import Utterance
+import hrf
+from hrf_paper.speech.audio import RATE, RunningFeatures, read_blocks
+from hrf_paper.speech.conformer import STEM, ConformerBlock
+from hrf_paper.speech.transducer import CTC_WEIGHT, ConformerTransducer, PredictorState
+from hrf_paper.speech.utterances import BLANK, Utterance, batch_of, by_length, characters, decoded
 
-__all__ = ["MOST_PER_FRAME", "ErrorRates", "GreedyDecoder", "error_rates", "greedy", "recognised"]
+# Greedy decoding of a batch, and error rates.
 
 MOST_PER_FRAME = 4  # labels that a frame may write, lest a bad model never stop
 
@@ -93,3 +98,227 @@ def recognised(
         for i, labels in zip(group, greedy(model, batch.features, batch.frames), strict=True):
             texts[i] = decoded(labels)
     return texts
+
+
+# Beam search over label sequences of a transducer, frame by frame; the CTC head has a say in their order.
+
+BEAM = 8  # hypotheses
+
+
+class Hypothesis(NamedTuple):
+    """A sequence of labels.
+
+    Attributes:
+        labels: the labels.
+        score: log-probability of the labels, summed over the alignments that the search has met.
+        ctc: log-probability of the labels by the CTC head, summed over all alignments.
+    """
+
+    labels: tuple[int, ...]
+    score: float
+    ctc: float
+
+
+@dataclass(frozen=True)
+class _Entry:
+    score: float
+    of_labels: Tensor  # the predictor's output after the labels: (joint_width,)
+    state: PredictorState
+
+
+@torch.no_grad()
+def beam_search(
+    model: ConformerTransducer,
+    features: Tensor,
+    frames: int | None = None,
+    *,
+    width: int = BEAM,
+    ctc_weight: float = CTC_WEIGHT,
+) -> list[Hypothesis]:
+    """Return label sequences of one utterance, best first: the ``width`` that the transducer finds most probable.
+
+    They are ranked by ``score + ctc_weight * ctc``, as they were trained (Watanabe et al., 2017, with another decoder).
+
+    Args:
+        model: the recogniser.
+        features: ``(frames, channels)``.
+        frames: frames that count; ``None`` is all.
+        width: hypotheses that are kept after each frame.
+        ctc_weight: weight of the CTC head; 0 asks the transducer alone.
+    """
+    if width < 1:
+        raise ValueError(f"width is {width}; expected at least 1")
+    count = len(features) if frames is None else frames
+    encoded, _ = model.encode(features[None, :count], torch.tensor([count]))
+    out, state = model.start(1)
+    beam: dict[tuple[int, ...], _Entry] = {(): _Entry(0.0, out[0], state)}
+    for frame in model.of_frames(encoded)[0]:
+        beam = _after_frame(model, frame, beam, width)
+    scores = _ctc_scores(model, encoded, list(beam))
+    found = [Hypothesis(*item) for item in zip(beam, (e.score for e in beam.values()), scores, strict=True)]
+    # Among sequences that are too long for CTC, and so have −∞, the transducer decides.
+    return sorted(
+        found, key=lambda h: (h.score + ctc_weight * h.ctc if ctc_weight else h.score, h.score), reverse=True
+    )
+
+
+def searched(model: ConformerTransducer, utterances: Iterable[Utterance], *, width: int = BEAM) -> list[str]:
+    """Return the texts that a search finds in utterances; `recognised` is the same by greedy decoding."""
+    model.eval()
+    return [decoded(beam_search(model, u.features, width=width)[0].labels) for u in utterances]
+
+
+def _ctc_scores(model: ConformerTransducer, encoded: Tensor, sequences: list[tuple[int, ...]]) -> list[float]:
+    """Return the log-probability of each label sequence by the CTC head, −∞ if it does not fit the frames."""
+    logs = model.ctc(encoded[0]).log_softmax(-1)[:, None].expand(-1, len(sequences), -1)
+    losses = F.ctc_loss(
+        logs,
+        torch.tensor([label for labels in sequences for label in labels], dtype=torch.long),
+        torch.full((len(sequences),), len(logs)),
+        torch.tensor([len(labels) for labels in sequences]),
+        blank=BLANK,
+        reduction="none",
+    )
+    return (-losses).tolist()
+
+
+def _after_frame(
+    model: ConformerTransducer, frame: Tensor, beam: dict[tuple[int, ...], _Entry], width: int
+) -> dict[tuple[int, ...], _Entry]:
+    """Let hypotheses write up to a few labels each and then a blank; keep the best."""
+    finished: dict[tuple[int, ...], _Entry] = {}
+    for written in range(MOST_PER_FRAME + 1):
+        names, entries = list(beam), list(beam.values())
+        logs = model.join(frame, torch.stack([entry.of_labels for entry in entries])).log_softmax(-1)
+        for name, entry, row in zip(names, entries, logs, strict=True):
+            _add(finished, name, entry, entry.score + float(row[BLANK]))
+        if written == MOST_PER_FRAME:
+            break
+        logs = logs + torch.tensor([entry.score for entry in entries])[:, None]
+        logs[:, BLANK] = -math.inf
+        best = logs.flatten().topk(min(width, logs.numel()))
+        worst = sorted((entry.score for entry in finished.values()), reverse=True)[:width][-1]
+        chosen = [(float(s), *divmod(int(i), logs.shape[1])) for s, i in zip(*best, strict=True)]
+        # A longer hypothesis that is already less probable than all that are kept cannot come back.
+        least = worst if len(finished) >= width else -math.inf
+        chosen = [c for c in chosen if c[0] > least]
+        if not chosen:
+            break
+        beam = _extended(model, names, entries, chosen)
+    best_names = sorted(finished, key=lambda name: -finished[name].score)[:width]
+    return {name: finished[name] for name in best_names}
+
+
+def _extended(
+    model: ConformerTransducer,
+    names: list[tuple[int, ...]],
+    entries: list[_Entry],
+    chosen: list[tuple[float, int, int]],
+) -> dict[tuple[int, ...], _Entry]:
+    """Give each chosen hypothesis, (score, row, label), its predictor's output and state."""
+    state = PredictorState(
+        *(torch.cat([entries[row].state[part] for _, row, _ in chosen]) for part in (0, 1))
+    )
+    out, after = model.advance(torch.tensor([label for _, _, label in chosen]), state)
+    return {
+        (*names[row], label): _Entry(
+            score, out[i], PredictorState(after.first[i : i + 1], after.second[i : i + 1])
+        )
+        for i, (score, row, label) in enumerate(chosen)
+    }
+
+
+def _add(finished: dict[tuple[int, ...], _Entry], name: tuple[int, ...], entry: _Entry, score: float) -> None:
+    """Add an alignment's probability to that of its labels."""
+    if name in finished:
+        other = finished[name].score
+        score = max(score, other) + math.log1p(math.exp(-abs(score - other)))
+    finished[name] = replace(entry, score=score)
+
+
+# Recognition of speech that is still going on: constant memory per recording, however long it is.
+#
+# Causal attention keeps the sums of `hrf.AttentionState`, causal convolutions keep the frames that they look back on,
+# and the predictor keeps its state. Pieces of any length give what the whole recording gives, to rounding.
+
+
+class EncoderStream:
+    """The encoder, piece by piece.
+
+    Args:
+        model: a recogniser with a causal encoder without positions, whose attention is by feature maps.
+    """
+
+    def __init__(self, model: ConformerTransducer) -> None:
+        config = model.config
+        if not config.causal or config.positions != "none":
+            raise ValueError(
+                f"the model has causal={config.causal} and positions={config.positions!r}; expected a causal model "
+                "without positions, such as that of the config 'stream'"
+            )
+        self._encoder = model.encoder
+        self._states = [_state(attention.method) for attention in model.attentions]
+        like = model.joiner.weight
+        self._stems = [like.new_zeros(1, STEM - 1, n) for n in (config.channels, config.width)]
+        self._contexts = [like.new_zeros(1, config.kernel - 1, config.width) for _ in self._states]
+
+    @torch.no_grad()
+    def push(self, features: Tensor) -> Tensor:
+        """Take in features ``(n, channels)``; return the encoded frames that they complete, ``(·, width)``."""
+        x = features[None]
+        for i, convolution in enumerate(self._encoder.stem):
+            window = torch.cat((self._stems[i], x), 1)
+            count = max(0, (window.shape[1] - STEM) // 2 + 1)
+            self._stems[i] = window[:, 2 * count :]
+            if not count:
+                return features.new_zeros(0, self._encoder.config.width)
+            x = F.silu(convolution(window.mT).mT)
+        x = self._encoder.inputs(x)
+        for i, block in enumerate(self._encoder.blocks):
+            x = self._through(i, cast(ConformerBlock, block), x)
+        return x[0]
+
+    def _through(self, i: int, block: ConformerBlock, x: Tensor) -> Tensor:
+        """Apply a block to frames ``(1, L, width)``."""
+        x = x + block.first(x) / 2
+        x = x + block.attention.attend_next(x, self._states[i])
+        gated = block.convolution.gated(x, torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device))
+        window = torch.cat((self._contexts[i], gated), 1)
+        self._contexts[i] = window[:, gated.shape[1] :]
+        x = x + block.convolution.convolved(window)
+        return cast(Tensor, block.norm(x + block.second(x) / 2))
+
+    @property
+    def size(self) -> int:
+        """Numbers that are kept between pieces."""
+        kept = [tensor for state in self._states for tensor in state.tensors().values()]
+        return sum(tensor.numel() for tensor in (*kept, *self._stems, *self._contexts))
+
+
+def transcribe_stream(model: ConformerTransducer, path: Path, seconds: float = 1.0) -> Iterator[str]:
+    """Yield what is heard in each piece of a recording, character by character as it is written.
+
+    Args:
+        model: as for `EncoderStream`, trained with running features.
+        path: a file of audio at 16 kHz.
+        seconds: length of a piece.
+    """
+    features, encoder = RunningFeatures(model.config.channels), EncoderStream(model)
+    decoder = GreedyDecoder(model, 1)
+
+    def heard(frames: Tensor) -> str:
+        encoded = encoder.push(frames)
+        return characters(decoder.push(encoded[None], torch.tensor([len(encoded)]))[0])
+
+    for samples in read_blocks(path, round(RATE * seconds)):
+        yield heard(features.push(samples))
+    yield heard(features.finish())
+
+
+def _state(method: object) -> hrf.AttentionState:
+    if not isinstance(method, hrf.FeatureMap):
+        raise ValueError(
+            f"attention is {method!r}, whose memory grows with every frame; expected feature maps: train with "
+            "--attention 'FAVOR+ 256'"
+        )
+    return hrf.AttentionState(method, scale=1.0)

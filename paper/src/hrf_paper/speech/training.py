@@ -1,39 +1,125 @@
-"""Train a recogniser in epochs that can be interrupted: a resumed training is bit for bit the same.
-
-A checkpoint has the averaged weights, the weights, the moments of the optimiser, the state of the generator behind
-dropout, and the fitted maps. Variations and order of the utterances depend on the seed and the number of the epoch
-alone.
-"""
+"""Trainings that resume bit by bit, and trained models with their feature maps in checkpoints."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from hrf_paper.experiments.shared.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
-from hrf_paper.speech.augment import Augmentation
-from hrf_paper.speech.batches import SpeechBatch, training_batches
-from hrf_paper.speech.configs import ModelConfig
+import hrf
+from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.speech.conformer import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
-from hrf_paper.speech.denormals import flushed_denormals
-from hrf_paper.speech.map_files import restore_maps, stored_maps
 from hrf_paper.speech.methods import install
-from hrf_paper.speech.microphones import through_microphones
-from hrf_paper.speech.trained_model import below
 from hrf_paper.speech.transducer import CTC_WEIGHT, ConformerTransducer
-from hrf_paper.speech.utterances import Speech, joined_at_random
+from hrf_paper.speech.utterances import (
+    Augmentation,
+    Speech,
+    SpeechBatch,
+    joined_at_random,
+    through_microphones,
+    training_batches,
+)
 
-__all__ = ["SpeechTrainer", "SpeechTraining", "checkpoint_path"]
+# Flush denormal numbers to zero for a while: arithmetic with them is slow.
+
+
+def flushes_denormals() -> bool:
+    """Return whether torch, in this thread, takes denormal numbers for zero."""
+    # PyTorch has a setter alone.
+    return float(torch.tensor(1e-40) * 1) == 0
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Flush denormal numbers to zero within the block, and restore the setting of the thread after it."""
+    before = flushes_denormals()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+# Feature maps of a model inside its checkpoint: the bytes of one file per layer, as a tensor.
+
+
+def stored_maps(model: ConformerTransducer) -> dict[str, Tensor]:
+    """Return the feature map of each layer as bytes, by the name of the layer."""
+    found = {}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "map.safetensors"
+        for layer, attention in enumerate(model.attentions):
+            if isinstance(attention.method, hrf.FeatureMap):
+                attention.method.save(path)
+                found[_name(layer)] = torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).copy())
+    return found
+
+
+def restore_maps(model: ConformerTransducer, tensors: dict[str, Tensor]) -> bool:
+    """Give each layer the map that `stored_maps` returned; return whether there are any."""
+    if _name(0) not in tensors:
+        return False
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "map.safetensors"
+        for layer, attention in enumerate(model.attentions):
+            path.write_bytes(tensors[_name(layer)].numpy().tobytes())
+            attention.use(hrf.load(path))
+    return True
+
+
+def _name(layer: int) -> str:
+    return f"map.{layer}"
+
+
+# A trained model, read from the checkpoint of its training.
+
+
+class TrainedModel(NamedTuple):
+    """A model from a checkpoint.
+
+    Attributes:
+        model: the model, ready to recognise, with the feature maps it was trained with, or exact attention.
+        front_end: where the features come from that it was trained with (`Speech`).
+    """
+
+    model: ConformerTransducer
+    front_end: str
+
+
+def load_model(path: Path) -> TrainedModel:
+    """Read the model of a checkpoint."""
+    tensors, header = load_checkpoint(path)
+    sizes: dict[str, Any] = header["training"]["model"]
+    model = ConformerTransducer(ModelConfig(**sizes))
+    model.load_state_dict(below(tensors, "model"))
+    restore_maps(model, tensors)
+    return TrainedModel(model.eval(), header["front_end"])
+
+
+def below(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a group, without it."""
+    return {name.removeprefix(f"{group}."): t for name, t in tensors.items() if name.startswith(f"{group}.")}
+
+
+# Train a recogniser in epochs that can be interrupted: a resumed training is bit for bit the same.
+#
+# A checkpoint has the averaged weights, the weights, the moments of the optimiser, the state of the generator behind
+# dropout, and the fitted maps. Variations and order of the utterances depend on the seed and the number of the epoch
+# alone.
 
 _JUDGE_EVERY = 5  # epochs
 

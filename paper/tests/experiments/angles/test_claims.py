@@ -1,9 +1,6 @@
 import pytest
 
-from hrf_paper.experiments.angles import EXPERIMENT
-from hrf_paper.experiments.angles.claims import sentences
-from hrf_paper.experiments.angles.curves import Curve, Curves, angle_text
-from hrf_paper.experiments.angles.measure import Settings
+from hrf_paper.experiments.angles import EXPERIMENT, AnglesSettings, Curve, Curves, angle_text, sentences
 from hrf_paper.experiments.experiment import run
 
 
@@ -14,7 +11,7 @@ def made(*curves: tuple[str, bool, list[float], list[float]]) -> Curves:
         Curve(name, fitted, 8, 16, 1600 + k, exact, seen, [0.0] * 5)
         for k, (name, fitted, exact, seen) in enumerate(curves)
     ]
-    return Curves(Settings(draws=1234), built, angles, angles)
+    return Curves(AnglesSettings(draws=1234), built, angles, angles)
 
 
 RISING, FALLING, FLAT = [0.0, 0.1, 0.4, 0.9, 1.6], [1.7, 0.9, 0.5, 0.1, 0.0], [0.3] * 5
@@ -61,7 +58,7 @@ def test_angle_text(share, text):
 
 @pytest.fixture(scope="module")
 def judged():
-    settings = Settings(radius=1.0, dim=3, features=68, draws=50)
+    settings = AnglesSettings(radius=1.0, dim=3, features=68, draws=50)
     results = run(EXPERIMENT.parts(settings))
     return settings, results, EXPERIMENT.claims(settings, results)
 

@@ -6,17 +6,13 @@ import pytest
 from matplotlib.colors import to_rgb
 from rich.console import Console
 
-from hrf_paper.experiments.angles import EXPERIMENT
-from hrf_paper.experiments.angles.curves import Curves, curves
-from hrf_paper.experiments.angles.figure import draw
-from hrf_paper.experiments.angles.measure import Settings, parts
-from hrf_paper.experiments.angles.tables import errors_table
+from hrf_paper.experiments.angles import EXPERIMENT, AnglesSettings, Curves, curves, draw, errors_table, parts
 from hrf_paper.experiments.experiment import run
-from hrf_paper.experiments.shared.plotting import COLOURS
+from hrf_paper.experiments.plotting import COLOURS
+from hrf_paper.report import grid
 from hrf_paper.runner import drawing
-from hrf_paper.terminal import grid
 
-SETTINGS = Settings(radius=1.0, dim=3, features=68, draws=5, seed=9)
+SETTINGS = AnglesSettings(radius=1.0, dim=3, features=68, draws=5, seed=9)
 
 
 @pytest.fixture(scope="module")

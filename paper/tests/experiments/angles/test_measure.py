@@ -7,15 +7,13 @@ import torch
 
 import hrf
 from hrf import theory
-from hrf_paper.experiments import experiment
-from hrf_paper.experiments.angles.curves import Curve, Curves, curves
-from hrf_paper.experiments.angles.measure import Settings, parts
-from hrf_paper.experiments.shared import draws
+from hrf_paper.experiments import estimators, experiment
+from hrf_paper.experiments.angles import AnglesSettings, Curve, Curves, curves, parts
 
-SMALL = Settings(radius=1.0, dim=4, features=80, draws=11, seed=3)
+SMALL = AnglesSettings(radius=1.0, dim=4, features=80, draws=11, seed=3)
 
 
-def run(settings: Settings) -> Curves:
+def run(settings: AnglesSettings) -> Curves:
     return curves(settings, experiment.run(parts(settings)))
 
 
@@ -75,7 +73,7 @@ def test_exact_ends(result):
 @pytest.mark.stat
 def test_dots_lie_on_the_lines():
     # A small radius: the tails of positive features are light there.
-    settings = Settings(radius=0.3, dim=3, features=68, draws=4000, seed=0)
+    settings = AnglesSettings(radius=0.3, dim=3, features=68, draws=4000, seed=0)
     result = run(settings)
     for c in result.curves:
         exact = torch.tensor(result.exact_where_sampled(c))
@@ -98,18 +96,20 @@ def test_a_seed_gives_one_result_and_another_seed_other_dots(result):
 
 
 def test_chunks_make_up_the_draws(monkeypatch):
-    monkeypatch.setattr(draws, "_CHUNK", 4 * 80 * 3)  # 80 projections then take 3 of the 11 draws at a time
-    x, y = draws.on_sphere(1.0, 4, draws.fractions(2))
-    heads, generator = draws.chunk_size(11, 4, 80), torch.Generator().manual_seed(3)
+    monkeypatch.setattr(
+        estimators, "_CHUNK", 4 * 80 * 3
+    )  # 80 projections then take 3 of the 11 draws at a time
+    x, y = estimators.on_sphere(1.0, 4, estimators.fractions(2))
+    heads, generator = estimators.chunk_size(11, 4, 80), torch.Generator().manual_seed(3)
     phi = hrf.Positive(4, n_projections=80, projection="iid", heads=heads, generator=generator)
-    chunks = list(draws.estimates(phi, x, y, draws=11, generator=generator))
+    chunks = list(estimators.estimates(phi, x, y, draws=11, generator=generator))
     assert [chunk.shape for chunk in chunks] == [(3, 3)] * 3 + [(2, 3)]
     assert len(torch.cat(chunks)[:, 1].unique()) == 11
 
 
 def test_the_last_chunk_counts_no_more_than_its_draws(monkeypatch):
     # Three draws in chunks of two: the fourth is drawn but has to be left out.
-    monkeypatch.setattr(draws, "_CHUNK", 4 * 40 * 2)
+    monkeypatch.setattr(estimators, "_CHUNK", 4 * 40 * 2)
     three = curve(run(replace(SMALL, draws=3)), "FAVOR+")
     generator = torch.Generator().manual_seed(SMALL.seed)
     x, y = torch.tensor([[[1.0, 0, 0, 0]]]), torch.tensor([[[0.0, 1, 0, 0]]])  # K = 1, at θ = π/2
