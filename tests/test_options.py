@@ -13,7 +13,7 @@ from hrf import projections
 from hrf._attention.denominator import RULES, Rule
 from hrf.advice.cost import UNITS, Unit
 from hrf.advice.errors import OBJECTIVES, Objective
-from hrf.features import cluster_fit
+from hrf.features import clustered
 from hrf.fitting import KINDS, DiagonalKind, MatrixKind
 from hrf.nn.maps import NAMES, MapName
 
@@ -22,10 +22,10 @@ TABLES = {
     "sampler": (projections.ProjectionKind, projections._SAMPLERS),
     "matrix": (MatrixKind, KINDS),
     "diagonal": (DiagonalKind, [kind for kind in KINDS if kind.endswith("diagonal")]),
-    "base": (cluster_fit.ClusterBase, cluster_fit.BASES),
-    "fit of a base": (cluster_fit.ClusterBase, cluster_fit._FIT),
-    "features": (cluster_fit.ResidualFeatures, cluster_fit.FEATURES),
-    "default": (cluster_fit.DefaultMap, cluster_fit.DEFAULTS),
+    "base": (clustered.ClusterBase, clustered.BASES),
+    "fit of a base": (clustered.ClusterBase, clustered._FIT),
+    "features": (clustered.ResidualFeatures, clustered.FEATURES),
+    "default": (clustered.DefaultMap, clustered.DEFAULTS),
     "unit": (Unit, UNITS),
     "objective": (Objective, OBJECTIVES),
     "denominator": (Rule, RULES),

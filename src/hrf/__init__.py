@@ -31,15 +31,12 @@ if TYPE_CHECKING:
     )
     from hrf.advice import advise, advise_kernel
     from hrf.features import coefficients
-    from hrf.features.asymmetric import AsymmetricExponential
-    from hrf.features.base import FeatureMap
+    from hrf.features.base import FeatureMap, load
     from hrf.features.clustered import ClusteredHybrid
     from hrf.features.exponential import Exponential, Positive, Trigonometric
     from hrf.features.gaussian import GaussianKernel
-    from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
-    from hrf.features.mixture import GaussianMixture
-    from hrf.features.optimal import DenseExponential, OptimalPositive
-    from hrf.features.storage import load
+    from hrf.features.hybrid import AngularHybrid, GaussianHybrid, GaussianMixture, Hybrid
+    from hrf.features.optimal import AsymmetricExponential, DenseExponential, OptimalPositive
     from hrf.numerics import Features
     from hrf.projections import Projections
 
@@ -95,15 +92,12 @@ _NAMES = {
     ),
     "hrf.advice": ("advise", "advise_kernel"),
     "hrf.features": ("coefficients",),
-    "hrf.features.asymmetric": ("AsymmetricExponential",),
-    "hrf.features.base": ("FeatureMap",),
+    "hrf.features.base": ("FeatureMap", "load"),
     "hrf.features.clustered": ("ClusteredHybrid",),
     "hrf.features.exponential": ("Exponential", "Positive", "Trigonometric"),
     "hrf.features.gaussian": ("GaussianKernel",),
-    "hrf.features.hybrid": ("AngularHybrid", "GaussianHybrid", "Hybrid"),
-    "hrf.features.mixture": ("GaussianMixture",),
-    "hrf.features.optimal": ("DenseExponential", "OptimalPositive"),
-    "hrf.features.storage": ("load",),
+    "hrf.features.hybrid": ("AngularHybrid", "GaussianHybrid", "GaussianMixture", "Hybrid"),
+    "hrf.features.optimal": ("AsymmetricExponential", "DenseExponential", "OptimalPositive"),
     "hrf.numerics": ("Features",),
     "hrf.projections": ("Projections",),
 }

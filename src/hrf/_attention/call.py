@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import Inputs
 from hrf._attention.label_blocks import Part
-from hrf.features.base import FeatureMap
-from hrf.features.heads import of_heads
+from hrf.features.base import FeatureMap, of_heads
 from hrf.numerics import without_autocast
 
 __all__ = ["Call", "Path", "runner"]

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from hrf._attention.masks import padding
-from hrf.features.base import FeatureMap
-from hrf.features.heads import of_heads
+from hrf.features.base import FeatureMap, of_heads
 from hrf.numerics import can_look
 
 __all__ = ["AccuracyWarning", "Inputs", "check", "check_map"]

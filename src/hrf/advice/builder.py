@@ -11,10 +11,10 @@ from torch import Generator, Tensor
 
 from hrf.advice.cost import Cost, Unit
 from hrf.advice.errors import Problem
-from hrf.features.asymmetric import AsymmetricExponential
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusterBase, ClusteredHybrid
 from hrf.features.exponential import Exponential, Positive
+from hrf.features.optimal import AsymmetricExponential
 
 __all__ = ["MOST_COLUMNS", "Builder", "check_matrix", "largest_measured", "largest_within"]
 

@@ -21,8 +21,8 @@ from hrf._attention.clustered.pairs import Pairs, pair_tokens
 from hrf._attention.clustered.states import Default, Residuals
 from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens, PairEngine, added
 from hrf._attention.label_blocks import joined, nothing, parts, with_ones
+from hrf.features.base import of_heads
 from hrf.features.clustered import ClusteredHybrid
-from hrf.features.heads import of_heads
 from hrf.numerics import Features, finite
 
 __all__ = ["stream", "sums"]

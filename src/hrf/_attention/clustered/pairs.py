@@ -15,9 +15,8 @@ from hrf._attention.clustered.pair_products import PairProducts
 from hrf._attention.clustered.states import ClusterStates
 from hrf._attention.clustered.tokens import LOG2E, ClusteredTokens
 from hrf._attention.label_blocks import LabelBlocks
-from hrf.features.base import FeatureMap, Side
+from hrf.features.base import FeatureMap, Side, of_heads
 from hrf.features.clustered import ClusteredHybrid
-from hrf.features.heads import of_heads
 from hrf.numerics import Features
 
 __all__ = ["Pairs", "pair_tokens"]

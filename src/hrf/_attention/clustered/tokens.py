@@ -16,8 +16,8 @@ from hrf import tuning
 from hrf._attention.label_blocks import LabelBlocks, with_ones
 from hrf._attention.recompute import recompute
 from hrf.features.base import Side
+from hrf.features.cluster_features import gather_rows
 from hrf.features.clustered import ClusteredHybrid
-from hrf.features.grouping import gather_rows
 from hrf.numerics import Features, finite
 
 __all__ = ["LOG2E", "ClusteredTokens", "PairEngine", "added", "by_label"]

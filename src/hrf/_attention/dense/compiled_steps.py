@@ -21,9 +21,8 @@ from hrf._attention import loops
 from hrf._attention.carry import Carry
 from hrf._attention.denominator import Denominator
 from hrf._attention.inputs import Inputs
-from hrf.features.affine import Affine, is_real
 from hrf.features.base import FeatureMap
-from hrf.features.exponential_features import ExponentialFeatures
+from hrf.features.exponential_features import Affine, ExponentialFeatures, is_real
 from hrf.numerics import is_traced
 
 __all__ = ["CompiledSteps"]

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hrf.features.base import FeatureMap
-from hrf.features.storage import load
+from hrf.features.base import FeatureMap, load
 from hrf.integrations.transformers.attention import fitted_maps, use_maps
 from hrf.integrations.transformers.interface import refuse
 from hrf.integrations.transformers.masks import has_window
