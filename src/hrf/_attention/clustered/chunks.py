@@ -1,7 +1,7 @@
 """Features of a chunk for a clustered hybrid, without their zeros.
 
 A query x of cluster i has features a_j φ(x') in the blocks (i, j) only, a key y of cluster j has b_i ψ(y') in the same
-ones (``features/cluster_features.py``, `Active`), so that the estimate of a pair is a_j b_i φ(x')ᵀψ(y'). With a state S_ij,
+ones (`Active` of ``cluster_features.py``), so that the estimate of a pair is a_j b_i φ(x')ᵀψ(y'). With a state S_ij,
 a query reads Σⱼ a_j φ(x')ᵀS_ij, and a key adds b_i ψ(y') vᵀ to S_ij for all i: blocks of tokens of one cluster meet
 the states of their cluster.
 """
