@@ -24,6 +24,7 @@ ROOMS = [
     "fitting",
     "features",
     "_attention",
+    "choice",
     "sampling",
     "distributed",
     "nn",

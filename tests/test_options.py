@@ -15,7 +15,7 @@ from hrf.advice.cost import UNITS, Unit
 from hrf.advice.errors import OBJECTIVES, Objective
 from hrf.features import clustered
 from hrf.fitting import KINDS, DiagonalKind, MatrixKind
-from hrf.nn.maps import NAMES, MapName
+from hrf.nn import NAMES, MapName
 
 TABLES = {
     "projection": (projections.ProjectionKind, projections.KINDS),

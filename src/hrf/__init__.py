@@ -107,6 +107,7 @@ _MODULES = {
     "advice",
     "atomic_write",
     "checks",
+    "choice",
     "distributed",
     "features",
     "fitting",

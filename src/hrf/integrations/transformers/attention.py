@@ -25,7 +25,7 @@ from hrf.handles import Handled
 from hrf.integrations.transformers.decoding import attend_and_keep, layer_of
 from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall, has_window, windowed
-from hrf.nn.maps import Maker, MapName, feature_map_for, maker_of
+from hrf.nn import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
 
 __all__ = ["attend", "drop_maps", "fitted_maps", "register", "switch", "use_maps"]

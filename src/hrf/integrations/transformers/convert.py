@@ -32,7 +32,7 @@ from hrf.integrations.transformers.observers import (
 from hrf.integrations.transformers.progress import Steps, shown_steps
 from hrf.integrations.transformers.speed import Speed, measure_speed
 from hrf.integrations.transformers.support import first_tensor, run
-from hrf.nn.maps import NAMES, MapName, feature_map_for
+from hrf.nn import NAMES, MapName, feature_map_for
 
 __all__ = ["FITS", "Fit", "FitName", "Report", "convert"]
 
