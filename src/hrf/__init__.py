@@ -5,12 +5,12 @@ features                   feature maps, from projections (read ``features/__ini
 _attention                 `hrf.attention` (read ``_attention/dispatch.py`` first)
 sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
 distributed                attention and sampling over many machines
-advice, cli, report        `hrf.advise`; the command; tables, numbers and pages that both share
+advice, cli, report, pages `hrf.advise`; the command; tables, numbers and pages that both share
 learn                      kernel machines as scikit-learn estimators, on arrays, data frames and Dask collections
 kernels, theory            exact kernels and closed-form errors, independent of the code they check
 checks, numerics, tuning   argument checks; log scales; block sizes
-registry, atomic_write     classes that files may name; files that appear whole or not at all
-read_arrays                arrays from files
+registry                   classes that files may name; objects in compiled graphs
+atomic_write, read_arrays  files that appear whole or not at all; arrays from files
 
 Names are imported when they are first used, so that ``import hrf`` and ``hrf --version`` take no time.
 """
@@ -115,6 +115,7 @@ _MODULES = {
     "learn",
     "nn",
     "numerics",
+    "pages",
     "projections",
     "registry",
     "report",

@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 from hrf.advice.findings import Candidate, Findings
 from hrf.advice.terms import counts, terms_of
 from hrf.advice.wording import headline
-from hrf.report.number_format import number
+from hrf.report import number
 
 __all__ = ["figure"]
 

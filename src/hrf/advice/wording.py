@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hrf.advice.findings import Candidate, Findings
 from hrf.advice.summaries import SummaryFinding
 from hrf.advice.terms import norms, terms_of
-from hrf.report.number_format import count, number
+from hrf.report import count, number
 
 __all__ = ["HEADER", "cells", "glossary", "headline", "legend", "sentences", "uniform_cells", "warning"]
 

@@ -27,10 +27,9 @@ from hrf import atomic_write, kernels, tuning
 from hrf.checks import generator_of
 from hrf.features.files import encode, load_part
 from hrf.features.flops import Flops
-from hrf.handles import Handled
 from hrf.numerics import Features, check_finite, check_range, full_precision, is_traced
 from hrf.projections import Projections
-from hrf.registry import Registered
+from hrf.registry import Handled, Registered
 
 __all__ = ["Block", "FeatureMap", "Linearised", "Side", "Table", "load", "of_heads"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hrf.handles import Handled
+from hrf.registry import Handled
 
 __all__ = ["SummaryCall", "SummaryReport"]
 

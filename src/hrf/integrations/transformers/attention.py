@@ -21,12 +21,12 @@ from hrf._attention.denominator import Rule
 from hrf._attention.operator import Operands, call_operator, tensors_of
 from hrf._attention.values import drop_keys, unit_values
 from hrf.features.base import FeatureMap
-from hrf.handles import Handled
 from hrf.integrations.transformers.decoding import attend_and_keep, layer_of
 from hrf.integrations.transformers.interface import FITTED, SUMMARISED, add, check_name, refuse
 from hrf.integrations.transformers.masks import AttentionCall, has_window, windowed
 from hrf.nn import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
+from hrf.registry import Handled
 
 __all__ = ["attend", "drop_maps", "fitted_maps", "register", "switch", "use_maps"]
 
