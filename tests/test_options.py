@@ -11,7 +11,7 @@ import pytest
 import hrf
 from hrf import projections
 from hrf._attention.denominator import RULES, Rule
-from hrf.advice.cost import UNITS, Unit
+from hrf.advice.candidates import UNITS, Unit
 from hrf.advice.errors import OBJECTIVES, Objective
 from hrf.features import clustered
 from hrf.fitting import KINDS, DiagonalKind, MatrixKind

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.features.base import FeatureMap
 from hrf.learn.random_features import RandomFeatures
 from hrf.learn.rows import Array, Block, Rows, as_columns

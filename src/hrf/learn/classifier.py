@@ -23,7 +23,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.base import FeatureModel

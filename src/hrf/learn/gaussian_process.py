@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import RegressorMixin
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.features.base import FeatureMap
 from hrf.learn.base import FeatureModel, row_sums
 from hrf.learn.random_features import RandomFeatures, seed_of

@@ -10,7 +10,7 @@ from sklearn.base import ClusterMixin
 from sklearn.cluster import KMeans
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.learn.base import WeightedModel

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.learn.base import FeatureModel, row_sums

@@ -18,9 +18,8 @@ from torch import Generator
 from typing_extensions import Self
 
 from hrf.advice import advise_kernel
-from hrf.advice.gram import GramProblem, LabelledRows, plain_features, predicted_gram_error
-from hrf.advice.kernel_advisor import LEAST_ROWS, input_scale
-from hrf.advice.kernel_maps import KernelName, make_map
+from hrf.advice.errors import GramProblem, LabelledRows, plain_features, predicted_gram_error
+from hrf.advice.kernel_advisor import LEAST_ROWS, KernelName, input_scale, make_map
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.features.gaussian import GaussianKernel

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.features.base import FeatureMap
 from hrf.learn.base import WeightedModel, row_sums
 from hrf.learn.random_features import RandomFeatures

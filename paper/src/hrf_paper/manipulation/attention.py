@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 import hrf
-from hrf.advice.summaries import map_flops
+from hrf.advice.errors import map_flops
 
 __all__ = ["DIVIDED", "METHODS", "PlainAttention", "attention_flops", "attention_layer"]
 

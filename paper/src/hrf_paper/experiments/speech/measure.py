@@ -15,7 +15,7 @@ from typing import Any
 from torch import Generator
 
 import hrf
-from hrf.advice.summaries import map_flops, summary_flops
+from hrf.advice.errors import map_flops, summary_flops
 from hrf_paper.experiments.experiment import Part
 from hrf_paper.experiments.speech.settings import JOINED, LEVELS, SIGNED, SINGLE, Settings, key, set_names
 from hrf_paper.speech.an4 import an4
