@@ -41,7 +41,7 @@ def test_types_and_tables_have_the_same_words(option):
 
 def test_maps_of_convert():
     pytest.importorskip("transformers")
-    from hrf.integrations.transformers.convert import FITS, FitName
+    from hrf.integrations.transformers.conversion import FITS, FitName
 
     assert get_args(FitName) == tuple(FITS)
 

@@ -3,8 +3,8 @@
 `ExponentialFeatures` maps vectors to features in three steps: `prepare` computes everything per row that is not
 a projection (`ExponentialRows`), `exponents` projects, and `finish` or `finish_scaled` takes exponentials. Maps
 whose u is x itself or ix (`isotropic`) can share ωᵀx and ‖x‖²/2 with each other: members named ``isotropic``
-start from these two. ``exponential_terms.py`` has the last step, ``exponential_gradients.py`` the way back, and
-``exponential.py`` the maps themselves.
+start from these two. Before these steps stand the matrices of both sides, the last step and the way back; after them
+the same exponents as affine functions. ``exponential.py`` has the maps themselves.
 """
 
 from __future__ import annotations
