@@ -238,24 +238,6 @@ def angular_hybrid_mse(
     return log_mse.exp()
 
 
-def gaussian_hybrid_log_mse(
-    x: Tensor,
-    y: Tensor,
-    n_projections: int,
-    n_coefficient_projections: int,
-    *,
-    sigma: float,
-    radius: float,
-    shared: bool = True,
-    orthogonal: bool = False,
-) -> Tensor:
-    """Log MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1); ``orthogonal`` applies to ω and τ."""
-    moments = gaussian_moments(
-        x, y, n_coefficient_projections, sigma=sigma, radius=radius, orthogonal=orthogonal
-    )
-    return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal)
-
-
 def gaussian_hybrid_mse(
     x: Tensor,
     y: Tensor,
@@ -270,16 +252,9 @@ def gaussian_hybrid_mse(
     """MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1).
 
     The theorem says that sharing rows between the bases does not change the MSE; this holds only where
-    ‖x‖² − ‖y‖² is a multiple of 2π, for instance on a sphere.
+    ‖x‖² − ‖y‖² is a multiple of 2π, for instance on a sphere. ``orthogonal`` applies to ω and τ.
     """
-    log_mse = gaussian_hybrid_log_mse(
-        x,
-        y,
-        n_projections,
-        n_coefficient_projections,
-        sigma=sigma,
-        radius=radius,
-        shared=shared,
-        orthogonal=orthogonal,
+    moments = gaussian_moments(
+        x, y, n_coefficient_projections, sigma=sigma, radius=radius, orthogonal=orthogonal
     )
-    return log_mse.exp()
+    return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal).exp()
