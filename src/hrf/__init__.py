@@ -3,7 +3,8 @@
 projections, fitting       ω matrices; matrices, shifts and clusters fitted to data
 features                   feature maps, from projections (read ``features/__init__.py`` first)
 _attention                 `hrf.attention` (read ``_attention/dispatch.py`` first)
-sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
+sampling, choice           samplers of classes, and single steps of a draw
+nn, integrations           layers; Hugging Face Transformers
 distributed                attention and sampling over many machines
 advice, cli, report, pages `hrf.advise`; the command; tables, numbers and pages that both share
 learn                      kernel machines as scikit-learn estimators, on arrays, data frames and Dask collections

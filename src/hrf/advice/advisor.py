@@ -1,4 +1,4 @@
-"""`advise`: fit every family at one budget, measure it on held-out data, rank."""
+"""`advise`: check and split the data, fit every family at one budget, measure it on held-out data, rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of what `advise` measured: settings, candidates and their order."""
+"""Records of what `advise` measured (settings, candidates and their order), and the words for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The ranks of a group and the collectives that all of them join, with errors that name ranks and a count of bytes."""
+"""The ranks of a group and the collectives that all of them join, with errors that name ranks and a count of bytes.
+
+Before ranks compute together they agree on a call, its maps among them (`together`, `fingerprint`).
+"""
 
 from __future__ import annotations
 

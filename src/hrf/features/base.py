@@ -33,9 +33,7 @@ from hrf.registry import Handled, Registered
 
 __all__ = ["Block", "FeatureMap", "Linearised", "Side", "Table", "load", "of_heads"]
 
-# Features written block by block: a block is small enough to be finished in the cache.
-
-
+# Features are written block by block: a block is small enough to be finished in the cache.
 # Indices of sequences, of all heads, of rows and of columns.
 Block = tuple[slice, EllipsisType, slice, slice]
 

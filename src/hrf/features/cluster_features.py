@@ -1,4 +1,4 @@
-"""Features of clustered hybrids: zero outside the blocks of a vector's own cluster.
+"""Features, estimates and errors of clustered hybrids: features are zero outside the blocks of a vector's own cluster.
 
 A block belongs to a pair (i, j) of a query cluster and a key cluster. A query of cluster i has the n_k blocks
 (i, ·), a key of cluster j the n_q blocks (·, j), so they meet in the block (i, j) alone.

@@ -1,8 +1,8 @@
 """Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased for any coefficients.
 
-The composition lemma turns features of the bases and of the coefficients into features of
-the hybrid. Bases may share ω, coefficients may not share it with a base. The bipolar
-hybrids of the paper (Sec. 2.4 and appendix) mix positive with trigonometric features.
+The composition lemma turns features of the bases and of the coefficients into features of the hybrid. Bases may
+share ω, coefficients may not share it with a base. The bipolar hybrids of the paper (Sec. 2.4 and appendix) mix
+positive with trigonometric features; mixtures follow clusters of the data, with soft borders.
 """
 
 from __future__ import annotations

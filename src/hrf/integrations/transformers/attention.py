@@ -1,4 +1,4 @@
-"""Attention functions for Hugging Face models, and the maps they use.
+"""Attention functions for Hugging Face models, the maps they use, and files of fitted maps.
 
 Each attention module keeps its maps in a dictionary ``hrf_maps``. They are no part of ``state_dict``: a seed determines
 maps that are made, and fitted maps have files of their own. Maps move to the device of the queries.

@@ -1,4 +1,4 @@
-"""Names of implementations in Transformers' attention interface, and models that do not use the interface.
+"""What Transformers hands to attention: masks and arguments, and names in its attention interface.
 
 Most models take their attention from `transformers.AttentionInterface`. Older models ignore it without a word
 (DeBERTa-v2), have a table of their own (Falcon) or use its masks alone (BLOOM). They are recognised by their source,

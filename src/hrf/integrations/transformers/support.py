@@ -1,4 +1,4 @@
-"""`check`: find out whether the attention of a model can be replaced."""
+"""Models under observation: exact attention that watches its calls, and `check`, which says what can be replaced."""
 
 from __future__ import annotations
 
