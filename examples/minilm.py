@@ -31,7 +31,7 @@ try:
     from benchmarks.timing import best_times
     from examples import minilm_summarised as summarised
     from hrf.integrations.transformers import convert
-    from hrf.integrations.transformers.convert import FITS
+    from hrf.integrations.transformers.conversion import FITS
     from hrf.report import folder, table, write
 except ModuleNotFoundError as error:
     sys.exit(f"this example needs {error.name}: {INSTALL}")

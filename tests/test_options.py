@@ -11,21 +11,21 @@ import pytest
 import hrf
 from hrf import projections
 from hrf._attention.denominator import RULES, Rule
-from hrf.advice.cost import UNITS, Unit
+from hrf.advice.candidates import UNITS, Unit
 from hrf.advice.errors import OBJECTIVES, Objective
-from hrf.features import cluster_fit
+from hrf.features import clustered
 from hrf.fitting import KINDS, DiagonalKind, MatrixKind
-from hrf.nn.maps import NAMES, MapName
+from hrf.nn import NAMES, MapName
 
 TABLES = {
     "projection": (projections.ProjectionKind, projections.KINDS),
     "sampler": (projections.ProjectionKind, projections._SAMPLERS),
     "matrix": (MatrixKind, KINDS),
     "diagonal": (DiagonalKind, [kind for kind in KINDS if kind.endswith("diagonal")]),
-    "base": (cluster_fit.ClusterBase, cluster_fit.BASES),
-    "fit of a base": (cluster_fit.ClusterBase, cluster_fit._FIT),
-    "features": (cluster_fit.ResidualFeatures, cluster_fit.FEATURES),
-    "default": (cluster_fit.DefaultMap, cluster_fit.DEFAULTS),
+    "base": (clustered.ClusterBase, clustered.BASES),
+    "fit of a base": (clustered.ClusterBase, clustered._FIT),
+    "features": (clustered.ResidualFeatures, clustered.FEATURES),
+    "default": (clustered.DefaultMap, clustered.DEFAULTS),
     "unit": (Unit, UNITS),
     "objective": (Objective, OBJECTIVES),
     "denominator": (Rule, RULES),
@@ -41,7 +41,7 @@ def test_types_and_tables_have_the_same_words(option):
 
 def test_maps_of_convert():
     pytest.importorskip("transformers")
-    from hrf.integrations.transformers.convert import FITS, FitName
+    from hrf.integrations.transformers.conversion import FITS, FitName
 
     assert get_args(FitName) == tuple(FITS)
 

@@ -1,6 +1,6 @@
 """`hrf.SummarisedAttention` with its default sizes.
 
-FLOPs per token: the table in ``hrf/advice/summaries.py``; only products, as for the others.
+FLOPs per token: the table in ``hrf/advice/errors.py``; only products, as for the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing_extensions import override
 import hrf
 from benchmarks.field.method import Method
 from benchmarks.minilm import Attention
-from hrf.advice.summaries import summary_flops
+from hrf.advice.errors import summary_flops
 
 __all__ = ["Summarised"]
 

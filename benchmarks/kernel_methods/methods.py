@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 
-from hrf.advice.kernel_maps import NAMES
+from hrf.advice.kernel_advisor import NAMES
 from hrf.learn import RandomFeatures
 
 __all__ = ["AUTO", "BASELINE", "EXACT", "TRANSFORMERS"]

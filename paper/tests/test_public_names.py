@@ -88,7 +88,7 @@ def test_only_public_names_are_used():
         "from hrf.features.hybrid import _Bases",
         "phi._estimate(x, y)",
         "phi.inner._rows[2]",
-        "hrf.advice.cost.seconds(phi, x)",
+        "hrf.advice.candidates.seconds(phi, x)",
     ],
 )
 def test_private_names_are_found(line):

@@ -3,14 +3,15 @@
 projections, fitting       ω matrices; matrices, shifts and clusters fitted to data
 features                   feature maps, from projections (read ``features/__init__.py`` first)
 _attention                 `hrf.attention` (read ``_attention/dispatch.py`` first)
-sampling, nn, integrations samplers of classes; layers; Hugging Face Transformers
+sampling, choice           samplers of classes, and single steps of a draw
+nn, integrations           layers; Hugging Face Transformers
 distributed                attention and sampling over many machines
-advice, cli, report        `hrf.advise`; the command; tables, numbers and pages that both share
+advice, cli, report, pages `hrf.advise`; the command; tables, numbers and pages that both share
 learn                      kernel machines as scikit-learn estimators, on arrays, data frames and Dask collections
 kernels, theory            exact kernels and closed-form errors, independent of the code they check
 checks, numerics, tuning   argument checks; log scales; block sizes
-registry, atomic_write     classes that files may name; files that appear whole or not at all
-read_arrays                arrays from files
+registry                   classes that files may name; objects in compiled graphs
+atomic_write, read_arrays  files that appear whole or not at all; arrays from files
 
 Names are imported when they are first used, so that ``import hrf`` and ``hrf --version`` take no time.
 """
@@ -31,15 +32,12 @@ if TYPE_CHECKING:
     )
     from hrf.advice import advise, advise_kernel
     from hrf.features import coefficients
-    from hrf.features.asymmetric import AsymmetricExponential
-    from hrf.features.base import FeatureMap
+    from hrf.features.base import FeatureMap, load
     from hrf.features.clustered import ClusteredHybrid
     from hrf.features.exponential import Exponential, Positive, Trigonometric
     from hrf.features.gaussian import GaussianKernel
-    from hrf.features.hybrid import AngularHybrid, GaussianHybrid, Hybrid
-    from hrf.features.mixture import GaussianMixture
-    from hrf.features.optimal import DenseExponential, OptimalPositive
-    from hrf.features.storage import load
+    from hrf.features.hybrid import AngularHybrid, GaussianHybrid, GaussianMixture, Hybrid
+    from hrf.features.optimal import AsymmetricExponential, DenseExponential, OptimalPositive
     from hrf.numerics import Features
     from hrf.projections import Projections
 
@@ -95,15 +93,12 @@ _NAMES = {
     ),
     "hrf.advice": ("advise", "advise_kernel"),
     "hrf.features": ("coefficients",),
-    "hrf.features.asymmetric": ("AsymmetricExponential",),
-    "hrf.features.base": ("FeatureMap",),
+    "hrf.features.base": ("FeatureMap", "load"),
     "hrf.features.clustered": ("ClusteredHybrid",),
     "hrf.features.exponential": ("Exponential", "Positive", "Trigonometric"),
     "hrf.features.gaussian": ("GaussianKernel",),
-    "hrf.features.hybrid": ("AngularHybrid", "GaussianHybrid", "Hybrid"),
-    "hrf.features.mixture": ("GaussianMixture",),
-    "hrf.features.optimal": ("DenseExponential", "OptimalPositive"),
-    "hrf.features.storage": ("load",),
+    "hrf.features.hybrid": ("AngularHybrid", "GaussianHybrid", "GaussianMixture", "Hybrid"),
+    "hrf.features.optimal": ("AsymmetricExponential", "DenseExponential", "OptimalPositive"),
     "hrf.numerics": ("Features",),
     "hrf.projections": ("Projections",),
 }
@@ -113,6 +108,7 @@ _MODULES = {
     "advice",
     "atomic_write",
     "checks",
+    "choice",
     "distributed",
     "features",
     "fitting",
@@ -120,6 +116,7 @@ _MODULES = {
     "learn",
     "nn",
     "numerics",
+    "pages",
     "projections",
     "registry",
     "report",

@@ -1,4 +1,6 @@
-"""Classes that a file may name: every subclass of `Registered` joins by being defined.
+"""Classes by name, for files, and objects by number, for compiled graphs.
+
+Classes that a file may name: every subclass of `Registered` joins by being defined.
 
 A file holds names and numbers, never code. `find` returns classes that the running process has defined, and
 no others. A name that hrf uses stays with hrf. Other names are kept per module, and a class that is defined
@@ -7,9 +9,15 @@ again replaces the older one, so that a cell of a notebook can be run twice.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+from weakref import WeakValueDictionary
 
-__all__ = ["Registered", "UndefinedClass", "find", "is_own", "name_of"]
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+__all__ = ["Handled", "Registered", "UndefinedClass", "find", "is_own", "name_of", "object_of"]
 
 
 class UndefinedClass(LookupError):
@@ -66,3 +74,42 @@ def find(name: str, module: str | None = None) -> type[Registered]:
     raise UndefinedClass(
         f"the class {name}, which is not defined: import the module that defines {name} before hrf.load{hint}"
     )
+
+
+# Objects by number: operators in compiled graphs take tensors and numbers only, so objects travel as handles.
+
+
+_numbers = itertools.count()
+_objects: WeakValueDictionary[int, object] = WeakValueDictionary()
+
+
+class Handled:
+    """An object with a handle, which does not keep it alive; copies have handles of their own.
+
+    Attributes:
+        handle: a tensor, since graphs are compiled anew for every number but not for the values of a tensor.
+    """
+
+    handle: Tensor
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object, also for a copy."""
+        self = super().__new__(cls)
+        number = next(_numbers)
+        _objects[number] = self
+        self.__dict__["handle"] = torch.tensor(number, device="cpu")
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore = getattr(super(), "__setstate__", self.__dict__.update)
+        restore({**state, "handle": self.handle})
+
+
+def object_of(handle: Tensor) -> object:
+    """Return the object of a handle."""
+    try:
+        return _objects[int(handle)]
+    except KeyError:
+        raise RuntimeError(
+            "a compiled graph refers to a feature map that is gone; compile it in this process, and keep the map"
+        ) from None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import hrf
-from hrf.advice import builder, cost
+from hrf.advice import candidates
 
 
 @pytest.mark.parametrize("base", ["separable", "shifted", "shrunk", "moments"])
@@ -20,10 +20,10 @@ def test_the_largest_map_within_a_budget():
         return hrf.AngularHybrid(4, n_projections=m, n_coefficient_projections=2)
 
     for count, limit in ((lambda phi: phi.active_width, 100), (lambda phi: phi.flops(), 5000)):
-        m = builder.largest_within(build, count, limit)
+        m = candidates.largest_within(build, count, limit)
         assert count(build(m)) <= limit < count(build(m + 1))
     with pytest.raises(ValueError, match="even one projection"):
-        builder.largest_within(build, lambda phi: phi.active_width, 11)
+        candidates.largest_within(build, lambda phi: phi.active_width, 11)
 
 
 def test_a_measured_cost_is_never_extrapolated():
@@ -34,7 +34,7 @@ def test_a_measured_cost_is_never_extrapolated():
         asked.append(phi.n_projections)
         return phi.feature_dim / 100 * (1 if phi.feature_dim < 60 else 3)
 
-    m = builder.largest_measured(lambda m: hrf.Positive(4, n_projections=m), steps, 1, 8)
+    m = candidates.largest_measured(lambda m: hrf.Positive(4, n_projections=m), steps, 1, 8)
     assert m in asked
     assert steps(hrf.Positive(4, n_projections=m)) <= 1.1
 
@@ -43,5 +43,5 @@ def test_costs_are_shares_of_the_reference():
     reference = hrf.Positive(32, n_projections=64)
     vectors = torch.ones(64, 32)
     for unit in ("width", "flops"):
-        assert cost.cost_in(unit, reference, vectors)(reference) == 1
-    assert cost.cost_in("time", reference, vectors)(reference) > 0
+        assert candidates.cost_in(unit, reference, vectors)(reference) == 1
+    assert candidates.cost_in("time", reference, vectors)(reference) > 0

@@ -8,9 +8,7 @@ from torch import Tensor
 
 import hrf
 from advice import data
-from hrf.advice.builder import Builder
-from hrf.advice.candidates import proposals
-from hrf.advice.cost import cost_in
+from hrf.advice.candidates import Builder, cost_in, proposals
 from hrf.advice.errors import Problem, attention_outputs
 
 DRAW = torch.Generator().manual_seed(0)

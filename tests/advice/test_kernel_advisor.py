@@ -9,8 +9,8 @@ from sklearn.linear_model import Ridge
 
 import hrf
 from hrf.advice import kernel_advisor
-from hrf.advice.gram import GramProblem, LabelledRows, plain_features
-from hrf.advice.kernel_maps import ADVISED, NAMES, make_map
+from hrf.advice.errors import GramProblem, LabelledRows, plain_features
+from hrf.advice.kernel_advisor import ADVISED, NAMES, make_map
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 3, generator=GENERATOR, dtype=torch.float64)

@@ -10,7 +10,7 @@ import torch
 
 import hrf
 from advice import data
-from hrf.advice import Advice, builder, candidates, cost
+from hrf.advice import Advice, candidates
 
 BUDGET = 32
 
@@ -25,7 +25,7 @@ def test_noisy_times_change_sizes_but_not_the_set_of_maps(monkeypatch):
     def seconds(feature_map, vectors):
         return (100 + feature_map.active_width) * draws.lognormvariate(0, 1)
 
-    monkeypatch.setattr(cost, "seconds", seconds)
+    monkeypatch.setattr(candidates, "seconds", seconds)
     options = {"budget": BUDGET, "unit": "time", "n_redraws": 2, "length": 1000}
     first, second = (hrf.advise(*data.easy(), **options) for _ in range(2))
     assert names(first) == names(second)
@@ -38,7 +38,7 @@ def test_maps_that_are_too_slow_stand_apart(monkeypatch):
     def seconds(feature_map, vectors):
         return 1.0 if isinstance(feature_map, (hrf.Positive, hrf.Trigonometric)) else 3.0
 
-    monkeypatch.setattr(cost, "seconds", seconds)
+    monkeypatch.setattr(candidates, "seconds", seconds)
     advice = hrf.advise(*data.easy(), budget=BUDGET, unit="time", n_redraws=2)
     assert {"positive", "trigonometric"} <= {c.name for c in advice.ranking}
     slow = {c.name: c.note for c in advice.beyond}
@@ -84,7 +84,6 @@ def test_maps_with_a_matrix_are_left_out_where_columns_are_many(monkeypatch):
     assert all(
         re.match(sentence, kernel.left_out[name]) for name in ("optimal-positive", "dense-exponential")
     )
-    monkeypatch.setattr(builder, "MOST_COLUMNS", 3)
     monkeypatch.setattr(candidates, "MOST_COLUMNS", 3)
     queries, keys = (u[:60] for u in data.easy()[:2])
     advice = hrf.advise(queries, keys, budget=BUDGET, n_redraws=2)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import hrf
-from hrf.advice import summaries
+from hrf.advice import errors
 from hrf.advice.errors import Problem
 
 LENGTH, DIM = 512, 8
@@ -25,15 +25,15 @@ def problem():
 def test_flops_by_hand():
     """At 512 tokens there are 64 groups and 64 clusters; keys of 2 and values of 3."""
     trees, sums = 26 * 2 * 12 + 12 * 4, 2 * 64 * 7 + 2 * 64 * 5
-    assert summaries.summary_flops(512, 2, 3, 0.5) == trees + sums + 0.5 * 512 * 10
+    assert errors.summary_flops(512, 2, 3, 0.5) == trees + sums + 0.5 * 512 * 10
 
 
 @pytest.mark.parametrize("budget", [16, 4096])
 def test_tolerance_is_the_smallest_within_the_cost(problem, budget):
     reference = hrf.Positive(DIM, n_projections=budget // 2)
-    finding = summaries.find_summaries(problem, reference, LENGTH)
-    allowed = summaries.map_flops(reference, DIM)
-    assert finding.flops == round(summaries.summary_flops(LENGTH, DIM, DIM, finding.exact_share))
+    finding = errors.find_summaries(problem, reference, LENGTH)
+    allowed = errors.map_flops(reference, DIM)
+    assert finding.flops == round(errors.summary_flops(LENGTH, DIM, DIM, finding.exact_share))
     assert finding.relative_cost == pytest.approx(finding.flops / allowed, rel=1e-3)
     assert finding.relative_cost <= 1 or finding.tolerance == math.inf
     assert (finding.tolerance == 0.5) == (budget == 4096)
@@ -41,7 +41,7 @@ def test_tolerance_is_the_smallest_within_the_cost(problem, budget):
 
 
 def test_error_is_of_the_output(problem):
-    finding = summaries.find_summaries(problem, hrf.Positive(DIM, n_projections=8), LENGTH)
+    finding = errors.find_summaries(problem, hrf.Positive(DIM, n_projections=8), LENGTH)
     q, k, v = (u[None].float() for u in (problem.queries, problem.keys, problem.values))
     output = hrf.attention(q, k, v, hrf.SummarisedAttention(tolerance=finding.tolerance), scale=1.0)
     exact = F.scaled_dot_product_attention(q, k, v, scale=1.0)
@@ -52,9 +52,9 @@ def test_none_where_it_would_be_exact_or_there_are_no_outputs(problem):
     reference = hrf.Positive(DIM, n_projections=8)
     weights = Problem(problem.queries, problem.keys, None, "attention")
     short = Problem(problem.queries[:100], problem.keys, problem.values, "output")
-    assert summaries.find_summaries(weights, reference, LENGTH) is None
-    assert summaries.find_summaries(short, reference, LENGTH) is None
-    assert summaries.find_summaries(problem, reference, 100) is None
+    assert errors.find_summaries(weights, reference, LENGTH) is None
+    assert errors.find_summaries(short, reference, LENGTH) is None
+    assert errors.find_summaries(problem, reference, 100) is None
 
 
 def test_advice_tells_of_it():

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import hrf
+from hrf.advice.errors import SummaryFinding
+from hrf.advice.findings import glossary, headline, sentences, warning
 from hrf.advice.page import page
-from hrf.advice.summaries import SummaryFinding
-from hrf.advice.wording import glossary, headline, sentences, warning
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import hrf
 from hrf import cli, read_arrays
-from hrf.cli.errors import one_sentence
+from hrf.report import one_sentence
 
 
 def run(*arguments: str):

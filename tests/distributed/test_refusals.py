@@ -14,7 +14,7 @@ from ranked.refusals import every_refusal, missing_in_backward, missing_rank, po
 SAID = {
     "other map": "ValueError: ranks differ in the feature map: rank 1 has Positive with fingerprint",
     "other kind of map": "ValueError: ranks differ in the feature map: rank 1 has AngularHybrid with fingerprint",
-    "nan in key": "ValueError: y has 32 values that are NaN or infinite",
+    "nan in key": "ValueError: key has 32 values that are NaN or infinite",
     "nan in query": "ValueError: query has 32 values that are NaN or infinite",
     "a string": "TypeError: query is str; expected",
     "integers": "TypeError: value is a tensor of torch.int64; expected",

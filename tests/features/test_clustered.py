@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 import hrf
 from features.registry import X, Y, build
-from hrf.features.cluster_fit import BASES
+from hrf.features.clustered import BASES
 
 
 def clouds(

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from features.registry import MAPS, X, Y, build
-from hrf.features.base import FeatureMap
-from hrf.features.heads import of_heads
+from hrf.features.base import FeatureMap, of_heads
 
 every_map = pytest.mark.parametrize("name", MAPS)
 SOME = slice(1, 3)

@@ -35,7 +35,7 @@ CLASSES = {
     kind
     for module in (hrf, hrf.coefficients, hrf.nn, hrf.sampling, hrf.projections)
     for kind in (getattr(module, name) for name in module.__all__)
-    if isinstance(kind, type)
+    if isinstance(kind, type) and not issubclass(kind, Warning)
 }
 
 

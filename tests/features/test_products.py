@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hrf
-from hrf.features.products import ComplexSum, PairSum
+from hrf.features.exponential import ComplexSum, PairSum
 
 G = torch.Generator().manual_seed(0)
 EPS = torch.finfo(torch.float64).eps

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from hrf import theory
 from hrf.fitting import (
     KINDS,
 )
+from hrf.theory import map_errors
 
 DIAGONAL, COMPLEX = KINDS[:2], (KINDS[1], KINDS[3])
 
@@ -50,7 +50,7 @@ def correlated():
 
 def relative_mse(x, y, matrix):
     """Relative MSE of one projection and its negative, for the n-th query and the n-th key."""
-    return (theory.exponential_log_mse(x, y, 1, matrix) - 2 * (x * y).sum(-1)).exp()
+    return (map_errors.exponential_log_mse(x, y, 1, matrix) - 2 * (x * y).sum(-1)).exp()
 
 
 def as_matrix(matrix, kind):

@@ -16,7 +16,6 @@ from fitting.data import (
     example,
     normal,
 )
-from hrf import theory
 from hrf.fitting import (
     KINDS,
     RIDGE,
@@ -26,6 +25,7 @@ from hrf.fitting import (
     matrix_loss,
     optimal_loss,
 )
+from hrf.theory import map_errors
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -46,7 +46,7 @@ def test_moments_are_means_over_the_pairs_that_meet(paired):
 def test_loss_is_the_mean_of_the_squared_sum(shape, dtype):
     x, y = example()
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=dtype)
-    real, imag = theory.shifted_sum(x, y, matrix)
+    real, imag = map_errors.shifted_sum(x, y, matrix)
     direct = (real.square() + imag.square()).sum(-1).mean()
     torch.testing.assert_close(matrix_loss(SecondMoments.of(x, y, paired=True), matrix), direct)
 

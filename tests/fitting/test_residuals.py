@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hrf.fitting import SecondMoments, assign, fit_residuals, matrix_loss, residuals
+from hrf.fitting import SecondMoments, assign, fit_residuals, matrix_loss
 
 
 def normal(*shape, seed):
@@ -26,7 +26,7 @@ def loss(fitted):
 
 def test_turns_lower_the_loss(monkeypatch):
     turns = loss(fit_residuals(X, Y, (4, 4), "real-full"))
-    monkeypatch.setattr(residuals, "_ROUNDS", 0)
+    monkeypatch.setattr("hrf.fitting._ROUNDS", 0)
     assert turns < 0.5 * loss(fit_residuals(X, Y, (4, 4), "real-full"))
 
 
@@ -41,7 +41,7 @@ def test_labels_are_those_of_the_metric_and_centres_the_means_of_queries(kind):
 
 
 def test_moments_are_those_under_attention(monkeypatch):
-    monkeypatch.setattr(residuals, "_QUERIES", 300)
+    monkeypatch.setattr("hrf.fitting._QUERIES", 300)
     fitted = fit_residuals(X, Y, (2, 2), "real-full")
     weights = (X @ Y.mT).softmax(-1) / len(X)
     x, y = X - fitted.queries.centers[fitted.queries.labels], Y - fitted.keys.centers[fitted.keys.labels]

@@ -11,7 +11,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 import hrf
-from hrf.integrations.transformers import convert, decoding, masks, register
+from hrf.integrations.transformers import convert, decoding, interface, register
 from integrations.models import (
     DECODERS,
     LAYERS,
@@ -180,9 +180,9 @@ def test_a_state_is_taken_once(tokens):
 
 
 def test_a_mask_is_read_once_for_all_layers(tokens, monkeypatch):
-    seen, read = [], masks._ignored
+    seen, read = [], interface._ignored
     monkeypatch.setattr(
-        masks, "_ignored", lambda mask: seen.append(hasattr(mask, "hrf_ignored")) or read(mask)
+        interface, "_ignored", lambda mask: seen.append(hasattr(mask, "hrf_ignored")) or read(mask)
     )
     model, mask = made(llama), padded("left")
     model(tokens, attention_mask=mask, use_cache=False)

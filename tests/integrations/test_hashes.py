@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hrf.integrations.transformers import hashes as module
-from hrf.integrations.transformers.hashes import hashes
+from hrf.integrations.transformers import decoding as module
+from hrf.integrations.transformers.decoding import hashes
 
 SHAPE = 2, 3, 9, 8
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -73,7 +73,7 @@ def test_maps_for_other_heads(changes, message, folder, tokens, monkeypatch):
 
 
 def test_sizes_that_modules_do_not_tell_are_checked_at_the_first_call(folder, tokens, monkeypatch):
-    monkeypatch.setattr("hrf.integrations.transformers.map_files._size", lambda *_: None)
+    monkeypatch.setattr("hrf.integrations.transformers.attention._size", lambda *_: None)
     monkeypatch.setitem(SIZES, "num_attention_heads", 2)
     model = made(bert, "sdpa")
     load_maps(model, folder)

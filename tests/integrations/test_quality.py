@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import hrf
-from hrf.integrations.transformers import convert, ladder, speed
+from hrf.integrations.transformers import conversion, convert
 from hrf.integrations.transformers.attention import fitted_maps
-from hrf.integrations.transformers.masks import AttentionCall
-from hrf.integrations.transformers.speed import Speed, extrapolated, measure_speed
+from hrf.integrations.transformers.conversion import Speed, extrapolated, measure_speed
+from hrf.integrations.transformers.interface import AttentionCall
 from integrations.models import batches, bert, final, llama, made
 
 
@@ -23,7 +23,7 @@ def cosine(model, exact, tests):
 def test_quality_takes_the_first_map_that_reaches_it():
     model, exact, tests = made(bert), made(bert, "sdpa"), batches(6)[4:]
     reached = []
-    for rung in ladder.LADDER:
+    for rung in conversion.LADDER:
         vectors, trial = [], made(bert)
         report = convert(
             trial, batches(4), test_batches=tests, progress=False, feature_map=_fit(rung, vectors)
@@ -33,14 +33,14 @@ def test_quality_takes_the_first_map_that_reaches_it():
     wanted = sorted(reached)[len(reached) // 2]  # half of the maps do not reach it
     report = convert(model, batches(4), test_batches=tests, quality=wanted - 1e-9, progress=False)
     first = next(i for i, found in enumerate(reached) if found >= wanted - 1e-9)
-    assert report.chosen == ladder.LADDER[first].name
+    assert report.chosen == conversion.LADDER[first].name
     assert report.cosine == pytest.approx(cosine(model, exact, tests), abs=1e-6)
     assert report.chosen in str(report)
 
 
 def _fit(rung, vectors):
     def fit(queries, keys, *, heads):
-        found = ladder.fit_clusters(queries, keys, heads=heads)
+        found = conversion.fit_clusters(queries, keys, heads=heads)
         torch.manual_seed(0)
         for _ in vectors:  # as for all layers in turn
             rung.fit(vectors[0])
@@ -88,7 +88,7 @@ def test_each_map_of_the_ladder_has_a_line(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("fitting layer") for line in lines) == 2
     assert [line for line in lines if line.startswith("trying maps")] == [
-        f"trying maps 1 of {len(ladder.LADDER)}: {ladder.LADDER[0].name}"
+        f"trying maps 1 of {len(conversion.LADDER)}: {conversion.LADDER[0].name}"
     ]
 
 
@@ -122,7 +122,7 @@ def test_speed_is_measured_until_linear_attention_wins(monkeypatch):
         lengths.append(call.key.shape[2])
         return 300 / call.key.shape[2]
 
-    monkeypatch.setattr(speed, "_ratio", ratio)
+    monkeypatch.setattr(conversion, "_ratio", ratio)
     call = AttentionCall(*torch.randn(3, 2, 4, 100, 8), ignore=None, is_causal=True, scale=0.3)
     found = measure_speed(call, hrf.Positive(8, n_projections=4), budget=math.inf)
     assert lengths == [100, 200, 400]

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from hrf.learn import KernelClassifier, kept_rows
+from hrf.learn import KernelClassifier, classifier
 from learn.models import ROWS, rows
 
 X = rows()
@@ -70,7 +70,7 @@ def test_parts_in_any_order_are_a_fit_while_all_rows_are_kept(loss, order):
 @both_losses
 @pytest.mark.parametrize("y", [TWO, THREE], ids=["two", "three"])
 def test_a_sample_of_rows_comes_close_to_all_rows(loss, y, monkeypatch):
-    monkeypatch.setattr(kept_rows, "_KEPT", 120)
+    monkeypatch.setattr(classifier, "_KEPT", 120)
     whole = KernelClassifier(loss=loss, **GIVEN).fit(X, y)
     for order in (np.argsort(y, kind="stable"), ORDERS["by a column"]):
         model = in_parts(order, y, loss=loss)
@@ -80,7 +80,7 @@ def test_a_sample_of_rows_comes_close_to_all_rows(loss, y, monkeypatch):
 
 def test_rows_that_are_left_out_leave_the_minimum_where_it_was(monkeypatch):
     """A part without information, of weight 0 but for one row, does not move the weights by more than that row."""
-    monkeypatch.setattr(kept_rows, "_KEPT", 120)
+    monkeypatch.setattr(classifier, "_KEPT", 120)
     model = KernelClassifier(tol=1e-7, **GIVEN).fit(X, TWO)
     before = model.decision_function(X)
     model.partial_fit(X, TWO, sample_weight=np.append(1e-9, np.zeros(ROWS - 1)))
@@ -88,7 +88,7 @@ def test_rows_that_are_left_out_leave_the_minimum_where_it_was(monkeypatch):
 
 
 def test_a_rare_class_is_kept(monkeypatch):
-    monkeypatch.setattr(kept_rows, "_KEPT", 40)
+    monkeypatch.setattr(classifier, "_KEPT", 40)
     rare = np.where(np.arange(ROWS) == 7, "rare", "common")
     model = in_parts(np.arange(ROWS), rare)
     assert np.bincount(model.kept_[1]).tolist() == [20, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrf.learn.losses import LOSSES, loss_of
+from hrf.learn.classifier import LOSSES, loss_of
 
 GENERATOR = np.random.default_rng(0)
 

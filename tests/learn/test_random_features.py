@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics.pairwise import rbf_kernel
 
 import hrf
-from hrf.advice.kernel_maps import ADVISED, NAMES
+from hrf.advice.kernel_advisor import ADVISED, NAMES
 from hrf.learn import RandomFeatures
 from hrf.learn.random_features import combined_moments, moments, targets_of_any_kind
 from hrf.learn.rows import Block

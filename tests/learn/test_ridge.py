@@ -7,8 +7,7 @@ import pytest
 from sklearn.kernel_ridge import KernelRidge as ExactRidge
 
 from hrf.learn import KernelRidge
-from hrf.learn.rows import Block
-from hrf.learn.sums import Spectrum, Sums
+from hrf.learn.rows import Block, Spectrum, Sums
 from learn.models import rows, targets
 
 X = rows()

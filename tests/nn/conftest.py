@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hrf.nn import multihead
-
 
 def exact(query, key, value, feature_map, *, attn_mask, is_causal, key_padding_mask, scale):
     mask = None
@@ -25,7 +23,7 @@ def exact(query, key, value, feature_map, *, attn_mask, is_causal, key_padding_m
 
 @pytest.fixture
 def with_exact(monkeypatch):
-    monkeypatch.setattr(multihead, "attention", exact)
+    monkeypatch.setattr("hrf.nn.attention", exact)
 
 
 @pytest.fixture(autouse=True)

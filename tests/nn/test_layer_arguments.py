@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 import hrf
-from hrf.nn.maps import MapName
+from hrf.nn import MapName
 from nn.layers import HEADS, LENGTH, WIDTH
 
 LAYERS = [hrf.nn.MultiheadAttention, hrf.nn.TransformerEncoderLayer]

@@ -61,6 +61,7 @@ def _rank(
     try:
         torch.set_num_threads(1)
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "queries and keys have norms")  # as in pyproject.toml
         distributed.init_process_group(
             "gloo",
             init_method=Path(folder, "store").as_uri(),

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hrf.sampling import choice
+from hrf import choice
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

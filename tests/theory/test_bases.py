@@ -4,16 +4,15 @@ import pytest
 import torch
 from scipy.special import hyp1f1
 
-from hrf.theory import (
+from hrf.theory import positive_mse, trigonometric_mse
+from hrf.theory.map_errors import (
     exponential_log_mse,
-    orthogonal_share,
     positive_log_mse,
-    positive_mse,
     positive_relative_error,
     trigonometric_log_mse,
-    trigonometric_mse,
     trigonometric_relative_error,
 )
+from hrf.theory.orthogonal import orthogonal_share
 
 
 def vectors(scale, dim=5, seed=0):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from hrf.theory import (
-    corrected_bound,
     limit_ratio,
     log_corrected_bound,
     log_limit_ratio,
@@ -13,9 +12,7 @@ from hrf.theory import (
     log_paper_bound,
     log_sphere_relative_error_angular,
     log_tight_bound,
-    log_w,
     max_relative_error,
-    max_relative_error_base,
     paper_bound,
     sphere_relative_error_angular,
     sphere_relative_error_positive,
@@ -23,6 +20,7 @@ from hrf.theory import (
     tight_bound,
     w,
 )
+from hrf.theory.sphere import corrected_bound, log_w, max_relative_error_base
 
 RADII = torch.linspace(1, 30, 146, dtype=torch.float64)
 

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from hrf.theory import Moments, Scaled, angle, angular_moments, gaussian_moments, pairwise_angle
+from hrf.theory import Moments, Scaled, angle, angular_moments, pairwise_angle
+from hrf.theory.hybrid_errors import gaussian_moments
 from theory.references import gauss_hermite, haar_blocks, rotated_pair, within_five_standard_errors
 
 

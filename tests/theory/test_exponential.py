@@ -4,7 +4,8 @@ import math
 import pytest
 import torch
 
-from hrf.theory import exponential_covariance, exponential_log_mse, exponential_mse, shifted_sum
+from hrf.theory import exponential_mse
+from hrf.theory.map_errors import exponential_covariance, exponential_log_mse, shifted_sum
 from theory.references import gauss_hermite, haar_blocks, terms, within_five_standard_errors
 
 X = torch.tensor([0.5, -0.3], dtype=torch.float64)

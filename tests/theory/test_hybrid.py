@@ -7,18 +7,19 @@ from hrf.theory import (
     Moments,
     Scaled,
     angle,
-    angular_hybrid_log_mse,
-    angular_hybrid_mse,
     angular_moments,
-    bipolar_log_mse,
-    exponential_covariance,
     gaussian_hybrid_mse,
-    gaussian_moments,
     hybrid_covariance,
-    positive_log_mse,
     positive_mse,
     trigonometric_mse,
 )
+from hrf.theory.hybrid_errors import (
+    angular_hybrid_log_mse,
+    angular_hybrid_mse,
+    bipolar_log_mse,
+    gaussian_moments,
+)
+from hrf.theory.map_errors import exponential_covariance, positive_log_mse
 from theory.references import (
     gauss_hermite,
     haar_blocks,

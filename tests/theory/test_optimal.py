@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hrf.theory import exponential_log_mse, optimal_log_mse, optimal_mse
+from hrf.theory.map_errors import exponential_log_mse, optimal_log_mse, optimal_mse
 from theory.references import haar_blocks, within_five_standard_errors
 
 X = torch.tensor([0.5, -0.3], dtype=torch.float64)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.special import hyp1f1
 
-from hrf.theory import angular_pair_covariance, orthogonal_excess, orthogonal_share
+from hrf.theory.orthogonal import angular_pair_covariance, orthogonal_excess, orthogonal_share
 from theory.references import haar_blocks, rotated_pair
 
 # α, β, γ: real, imaginary and complex vectors, equal and different, small and large

@@ -2,7 +2,8 @@ import math
 
 import torch
 
-from hrf.theory import Scaled, complement, scaled_sum
+from hrf.theory import Scaled, scaled_sum
+from hrf.theory.orthogonal import complement
 
 
 def tensor(*values):

@@ -5,16 +5,14 @@ import torch
 
 from hrf.theory import (
     angle,
-    angular_hybrid_mse,
-    angular_same_length_log_mse,
-    angular_same_length_mse,
     log_sphere_relative_error_angular,
-    positive_relative_error,
     sphere_relative_error_angular,
     sphere_relative_error_positive,
     sphere_relative_error_trigonometric,
-    trigonometric_relative_error,
 )
+from hrf.theory.hybrid_errors import angular_hybrid_mse
+from hrf.theory.map_errors import positive_relative_error, trigonometric_relative_error
+from hrf.theory.sphere import angular_same_length_log_mse, angular_same_length_mse
 
 THETA = torch.linspace(0, math.pi, 9, dtype=torch.float64)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hrf.cli.errors import one_sentence
+from hrf.report import one_sentence
 
 __all__ = ["reproduce"]
 

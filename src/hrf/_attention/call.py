@@ -48,8 +48,7 @@ from hrf._attention.denominator import (
     total_moments,
 )
 from hrf._attention.inputs import Inputs
-from hrf.features.base import FeatureMap
-from hrf.features.heads import of_heads
+from hrf.features.base import FeatureMap, of_heads
 from hrf.numerics import Features, can_look, full_precision, without_autocast
 
 __all__ = [

@@ -24,9 +24,8 @@ from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, Visible, key_moments, of_all, per_row
 from hrf._attention.dense import LOWEST
 from hrf._attention.inputs import Inputs
-from hrf.features.affine import Affine, is_real
 from hrf.features.base import FeatureMap
-from hrf.features.exponential_features import ExponentialFeatures
+from hrf.features.exponential_features import Affine, ExponentialFeatures, is_real
 from hrf.numerics import is_traced
 
 __all__ = ["Carry", "CompiledSteps", "Past", "add_scaled", "prepare", "values_so_far"]

@@ -27,10 +27,9 @@ from typing_extensions import override
 
 from hrf import tuning
 from hrf._attention.call import LabelBlocks, recompute, with_ones
-from hrf.features.base import FeatureMap, Side
+from hrf.features.base import FeatureMap, Side, of_heads
+from hrf.features.cluster_features import gather_rows
 from hrf.features.clustered import ClusteredHybrid
-from hrf.features.grouping import gather_rows
-from hrf.features.heads import of_heads
 from hrf.numerics import Features, finite
 
 __all__ = [

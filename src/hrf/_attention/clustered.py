@@ -56,10 +56,9 @@ from hrf._attention.cluster_sums import (
 from hrf._attention.denominator import Denominator
 from hrf._attention.dense import ChunkFeatures, Chunks, Pull, pulled
 from hrf._attention.inputs import Inputs
-from hrf.features.base import FeatureMap, Side
+from hrf.features.base import FeatureMap, Side, of_heads
+from hrf.features.cluster_features import Active
 from hrf.features.clustered import ClusteredHybrid
-from hrf.features.grouping import Active
-from hrf.features.heads import of_heads
 from hrf.numerics import Features, finite, full_precision
 
 __all__ = ["Clustered", "Exact", "Lists", "met", "prepare_clustered", "stream", "sums"]

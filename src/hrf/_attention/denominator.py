@@ -30,8 +30,8 @@ from torch import Tensor
 from hrf._attention import loops
 from hrf._attention.inputs import Inputs
 from hrf.features.base import FeatureMap
-from hrf.handles import Handled
 from hrf.numerics import can_look, half_square
+from hrf.registry import Handled
 
 __all__ = [
     "FLOOR",

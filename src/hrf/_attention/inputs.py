@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hrf.features.base import FeatureMap
-from hrf.features.heads import of_heads
+from hrf.features.base import FeatureMap, of_heads
 from hrf.numerics import can_look
 
 __all__ = [

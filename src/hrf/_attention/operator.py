@@ -1,7 +1,7 @@
 """Attention as one operator of PyTorch, for compiled graphs: engines are loops over blocks that no compiler follows.
 
 Uncompiled code never comes here. The operator takes tensors and numbers only, so the map travels as a handle
-(``hrf/handles.py``), and its tensors travel along for autograd to see. The backward pass is an operator, too, and runs
+(``hrf/registry.py``), and its tensors travel along for autograd to see. The backward pass is an operator, too, and runs
 the forward pass again: what that keeps for gradients differs between engines, and a graph needs a fixed set of tensors.
 
 Summarised attention is an operator of its own. Its choices are numbers, so that a graph with it can be exported.
@@ -19,7 +19,7 @@ from torch import Tensor
 from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.summarised.method import SummarisedAttention, SummaryReport
 from hrf.features.base import FeatureMap
-from hrf.handles import object_of
+from hrf.registry import object_of
 
 __all__ = [
     "MapSource",

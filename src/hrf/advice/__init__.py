@@ -1,15 +1,14 @@
 """`advise`: find the feature map for given data and a budget, by fitting every family and measuring held-out errors.
 
-Read in this order: ``advisor.py`` (the function), ``candidates.py`` (families of maps), ``builder.py`` (the
-largest map within a budget), ``cost.py`` and ``errors.py`` (cost and error of a map), ``summaries.py`` (summarised
-attention, which is no map), ``findings.py`` and ``result.py`` (the records), then ``wording.py``, ``terms.py``,
-``figure.py`` and ``page.py`` (the report). `advise_kernel` is the same for kernel machines: ``kernel_advisor.py``,
-``kernel_maps.py`` and ``gram.py``.
+errors.py          errors of maps on held-out data, of attention and of kernel machines; summarised attention
+candidates.py      costs, the largest map within a budget, and every family of maps at one budget
+findings.py        records of what was measured, and the words for them
+advisor.py         data, `Advice` and `advise`; kernel_advisor.py has maps by name and `advise_kernel`
+figure.py, page.py the report
 """
 
-from hrf.advice.advisor import advise
+from hrf.advice.advisor import Advice, advise
 from hrf.advice.findings import Candidate
 from hrf.advice.kernel_advisor import advise_kernel
-from hrf.advice.result import Advice
 
 __all__ = ["Advice", "Candidate", "advise", "advise_kernel"]

@@ -1,25 +1,207 @@
-"""`advise`: fit every family at one budget, measure it on held-out data, rank."""
+"""`advise`: check and split the data, fit every family at one budget, measure it on held-out data, rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Generator, Tensor
 
-from hrf.advice.builder import Builder
-from hrf.advice.candidates import Proposal, proposals
-from hrf.advice.cost import UNITS, Unit, cost_in, seconds
-from hrf.advice.data import Data
-from hrf.advice.errors import OBJECTIVES, Objective, Problem, predicted_error
-from hrf.advice.findings import Candidate, Settings
-from hrf.advice.result import Advice
-from hrf.advice.summaries import find_summaries
+from hrf.advice import findings
+from hrf.advice.candidates import UNITS, Builder, Proposal, Unit, cost_in, proposals, seconds
+from hrf.advice.errors import OBJECTIVES, Objective, Problem, find_summaries, predicted_error
+from hrf.advice.findings import Candidate, Findings, Settings
+from hrf.checks import not_finite
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive
 
-__all__ = ["FAILURES", "Progress", "advise"]
+__all__ = ["FAILURES", "Advice", "Data", "Progress", "advise", "as_vectors"]
+
+# Queries, keys and values that `advise` was given: checked, scaled and split.
+
+
+_LEAST = 4  # two vectors to fit to and two to measure on
+_LONGEST = 1e7  # logits of longer vectors have no correct decimals in float64
+
+
+class Data(NamedTuple):
+    """Queries ``(N, d)``, keys ``(S, d)`` and perhaps values ``(S, d_v)``, in float64 on the CPU."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor | None
+
+    @classmethod
+    def checked(cls, queries: Any, keys: Any, values: Any, scale: float) -> Data:
+        """Convert tensors or arrays, multiply queries and keys by √scale; errors say what is wrong with them."""
+        q, k = (as_vectors(u, name) * math.sqrt(scale) for u, name in ((queries, "queries"), (keys, "keys")))
+        v = None if values is None else as_vectors(values, "values")
+        if q.shape[-1] != k.shape[-1]:
+            raise ValueError(
+                f"queries have {q.shape[-1]} columns, keys {k.shape[-1]}; expected the same number"
+            )
+        if v is not None and len(v) != len(k):
+            raise ValueError(
+                f"the numbers of keys and values are {len(k)} and {len(v)}; expected one value per key"
+            )
+        for name, vectors in (("queries", q), ("keys", k)):
+            if len(vectors) < _LEAST:
+                raise ValueError(f"the number of {name} is {len(vectors)}; expected {_LEAST} or more")
+            if (longest := float(torch.linalg.vector_norm(vectors, dim=-1).max())) > _LONGEST:
+                raise ValueError(
+                    f"the longest of the {name} has norm {longest:.1e} (with the root of scale); expected at most "
+                    f"{_LONGEST:.0e}, as random features are for norms of about 1: scale the columns (StandardScaler), "
+                    "or divide all by one number"
+                )
+        return cls(q, k, v)
+
+    @property
+    def dim(self) -> int:
+        """Length d of queries and keys."""
+        return self.queries.shape[-1]
+
+    @property
+    def value_dim(self) -> int:
+        """Length of the values; without values, the length of the keys."""
+        return (self.keys if self.values is None else self.values).shape[-1]
+
+    def halves(self, seed: int) -> tuple[Data, Data]:
+        """Split into two halves by a shuffle that depends on the number of vectors and the seed alone."""
+        (q, other_q), (k, other_k) = _halves(self.queries, seed), _halves(self.keys, seed)
+        v, other_v = (None, None) if self.values is None else _halves(self.values, seed)
+        return Data(q, k, v), Data(other_q, other_k, other_v)
+
+    def problem(self, objective: Objective, n_queries: int, n_keys: int) -> Problem:
+        """Pose the problem on the first queries and keys."""
+        values = None if self.values is None else self.values[:n_keys]
+        return Problem(self.queries[:n_queries], self.keys[:n_keys], values, objective)
+
+
+def _halves(vectors: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    order = torch.randperm(len(vectors), generator=Generator().manual_seed(seed))
+    return vectors[order[: len(vectors) // 2]], vectors[order[len(vectors) // 2 :]]
+
+
+def as_vectors(given: Any, name: str) -> Tensor:
+    """Convert to rows in float64 on the CPU, or say what is wrong with them."""
+    tensor = given.detach().cpu() if isinstance(given, Tensor) else torch.tensor(np.asarray(given))
+    if tensor.is_complex() or tensor.ndim != 2 or not tensor.numel():
+        raise ValueError(
+            f"{name} have shape {tuple(tensor.shape)} and {tensor.dtype}; expected real numbers (N, d)"
+        )
+    tensor = tensor.double()
+    if bad := not_finite(tensor):
+        raise ValueError(f"{name} have {bad}; expected finite values")
+    return tensor
+
+
+# `Advice`, the result of `advise`.
+
+
+_FIELDS = ("name", "family", "width", "flops", "error", "low", "high", "predicted", "note")
+
+
+@dataclass(frozen=True)
+class Advice(Findings):
+    """Maps for given data and budget, best first.
+
+    Attributes:
+        ranking: by the upper end of the interval: a map that needs luck is not a good one. For the objective
+            ``kernel`` by the closed form where it is known, since draws that make up an error may be rare.
+        beyond: maps that cost more than the budget, or that need all keys at hand.
+        uniform: the error of attention that ignores queries and keys.
+        left_out: why a candidate is missing, by name.
+        settings: the arguments of `advise`, and facts about the data.
+        summarised: summarised attention, which is no map, at the cost of attention within the budget; ``None`` without
+            values, with fewer than 512 queries or keys, or with a ``length`` below 256.
+    """
+
+    @property
+    def best(self) -> FeatureMap:
+        """The best map, fitted and ready to use."""
+        return self.ranking[0].feature_map
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence on what is wrong and what to do if no ranked map is good enough, else ``None``."""
+        return findings.warning(self)
+
+    @property
+    def legend(self) -> str:
+        """The order of the table, and the meaning of its columns."""
+        return findings.legend(self)
+
+    @property
+    def headline(self) -> str:
+        """What is best at this budget, and what is best of all."""
+        return findings.headline(self)
+
+    @property
+    def glossary(self) -> str:
+        """The meaning of the words in the names of the maps."""
+        return findings.glossary(self)
+
+    def sentences(self) -> list[str]:
+        """Say what is best, why, and how large its error is."""
+        return findings.sentences(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers and texts only, without times: one seed gives one text. Errors that overflow are ``None``."""
+        return {
+            "settings": vars(self.settings) | {"held_out": list(self.settings.held_out)},
+            "ranking": [_plain(c) for c in self.ranking],
+            "beyond": [_plain(c) for c in self.beyond],
+            "uniform": _finite(self.uniform),
+            "summarised": self.summarised and {k: _finite(v) for k, v in vars(self.summarised).items()},
+            "left_out": self.left_out,
+            "warning": self.warning,
+        }
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Draw errors and costs to an image file; its suffix names the format. Needs matplotlib."""
+        from hrf.advice.figure import figure  # advice itself needs no matplotlib
+
+        figure(self).savefig(path, dpi=160)
+
+    def __str__(self) -> str:
+        reference = findings.uniform_cells(self)
+        rows = [
+            findings.HEADER,
+            *map(findings.cells, self.ranking),
+            reference,
+            *map(findings.cells, self.beyond),
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [_aligned(row, widths) for row in rows]
+        rule = "-" * max(map(len, lines))
+        lines.insert(1, rule)
+        if self.beyond:
+            lines.insert(len(self.ranking) + 3, rule)
+        warning = [f"Warning: {self.warning}"] if self.warning else []
+        explained = filter(None, [self.legend, self.glossary])
+        return "\n".join([*lines, *explained, "", *self.sentences(), *warning])
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+    """Join cells: the first aligned to the left, all others to the right."""
+    first, *others = zip(row, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
+
+
+def _finite(value: Any) -> Any:
+    """Return the value, or ``None`` for infinity and NaN, which JSON does not know."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain(candidate: Candidate) -> dict[str, Any]:
+    described = {name: _finite(getattr(candidate, name)) for name in _FIELDS}
+    return described | {"map": repr(candidate.feature_map), "state": candidate.feature_map.feature_dim}
+
 
 # Called with the name of the current candidate, the number of candidates done and the number of all candidates.
 Progress = Callable[[str, int, int], None]

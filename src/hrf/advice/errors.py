@@ -26,19 +26,29 @@ from scipy.stats import t as student
 from torch import Generator, Tensor
 
 from hrf import kernels
+from hrf._attention import SummarisedAttention, SummaryReport, attention
 from hrf._attention.denominator import FLOOR, Denominator, Visible, bounded, log_bound
 from hrf.features.base import FeatureMap
 
 __all__ = [
     "FLOOR",
     "OBJECTIVES",
+    "GramObjective",
+    "GramProblem",
     "Interval",
+    "LabelledRows",
     "Objective",
     "Problem",
+    "SummaryFinding",
     "attention_outputs",
+    "find_summaries",
     "interval_over_draws",
+    "map_flops",
+    "plain_features",
     "predicted_error",
+    "predicted_gram_error",
     "relative_errors",
+    "summary_flops",
 ]
 
 Objective = Literal["attention", "output", "kernel"]
@@ -188,3 +198,197 @@ def predicted_error(feature_map: FeatureMap, queries: Tensor, keys: Tensor) -> f
         except NotImplementedError:
             continue
     return None
+
+
+# Error of a map on held-out rows, as a kernel machine sees it: a linear model on features φ(x), queries of the map.
+#
+# =============  ==================================================================================
+# objective      error of one draw
+# =============  ==================================================================================
+# ``gram``       root of the mean squared difference between φ(x)·φ(y) and K(x, y) over pairs of rows
+# ``ridge``      ‖ŷ − y‖/‖y − ȳ‖ of ridge regression, at the best of a few penalties per map
+# =============  ==================================================================================
+
+
+GramObjective = Literal["gram", "ridge"]
+
+_PENALTIES = torch.logspace(-7, 2, 10, dtype=torch.float64)
+_PREDICTED_ROWS = 64  # rows per side whose closed-form errors are computed
+
+
+class LabelledRows(NamedTuple):
+    """Rows ``(N, d)``, scaled as the kernel needs them, and perhaps targets ``(N, k)``."""
+
+    x: Tensor
+    y: Tensor | None
+
+    def part(self, rows: Tensor | slice) -> LabelledRows:
+        """Select rows."""
+        return LabelledRows(self.x[rows], None if self.y is None else self.y[rows])
+
+
+@dataclass(frozen=True)
+class GramProblem:
+    """Rows to fit a ridge regression to, and held-out rows to measure errors on."""
+
+    fitted: LabelledRows
+    held_out: LabelledRows
+
+    @property
+    def objective(self) -> GramObjective:
+        """``ridge`` where there are targets."""
+        return "gram" if self.held_out.y is None else "ridge"
+
+    def error(self, feature_map: FeatureMap, n_redraws: int, generator: Generator) -> Interval:
+        """Measure the error over draws of ω, as `hrf.advice.errors.Problem.error` does."""
+        return interval_over_draws(feature_map, n_redraws, generator, self._score, self._statistic)
+
+    def uniform(self, feature_map: FeatureMap) -> float:
+        """Return the error without features: of the mean of the kernel values, or of the targets."""
+        if self.held_out.y is not None:
+            return 1.0
+        exact = feature_map.log_kernel(*self._pair).exp()
+        return float((exact - exact.mean()).square().mean().sqrt())
+
+    @cached_property
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        """Two halves of the held-out rows, so that no row meets itself."""
+        half = len(self.held_out.x) // 2
+        return self.held_out.x[:half], self.held_out.x[half:]
+
+    def _score(self, feature_map: FeatureMap) -> Tensor:
+        if self.fitted.y is not None and self.held_out.y is not None:
+            features = [plain_features(feature_map, rows.x).double() for rows in (self.fitted, self.held_out)]
+            return _ridge_error(features[0], self.fitted.y, features[1], self.held_out.y)
+        x, y = self._pair
+        exact = feature_map.log_kernel(x, y).exp()
+        return (
+            (plain_features(feature_map, x) @ plain_features(feature_map, y).mT - exact)
+            .double()
+            .square()
+            .mean()
+        )
+
+    def _statistic(self, draws: Tensor) -> Tensor:
+        return draws.mean().sqrt() if self.held_out.y is None else draws.mean()
+
+
+def plain_features(feature_map: FeatureMap, x: Tensor) -> Tensor:
+    """Return queries of the map ``(N, D)``; a row so far out that all its features are too small gets zeros."""
+    values, log_scale = feature_map.scaled_queries(x)
+    features = values.mul_(log_scale.exp())
+    if not math.isfinite(float(features.sum())):
+        raise OverflowError(
+            f"features reach exp({float(log_scale.max()):.0f}), which {x.dtype} cannot hold; scale the columns "
+            "(StandardScaler), lower gamma, or use trigonometric features"
+        )
+    return features
+
+
+def _ridge_error(features: Tensor, targets: Tensor, new_features: Tensor, new_targets: Tensor) -> Tensor:
+    """Return the relative error on new rows of the best ridge regression with an intercept."""
+    mean, mean_target = features.mean(0), targets.mean(0)
+    f, g, residuals = features - mean, new_features - mean, targets - mean_target
+    if len(f) < f.shape[1]:  # the smaller of the two Gram matrices
+        values, vectors = torch.linalg.eigh(f @ f.mT)
+        new, weights = g @ f.mT @ vectors, vectors.mT @ residuals
+    else:
+        values, vectors = torch.linalg.eigh(f.mT @ f)
+        new, weights = g @ vectors, vectors.mT @ (f.mT @ residuals)
+    shrunk = weights / (values.clamp(min=0)[:, None] + _PENALTIES[:, None, None])  # (penalties, D, k)
+    errors = torch.linalg.matrix_norm(new @ shrunk + mean_target - new_targets)
+    return errors.min() / torch.linalg.matrix_norm(new_targets - mean_target)
+
+
+def predicted_gram_error(feature_map: FeatureMap, x: Tensor) -> float | None:
+    """Return the root of the mean MSE over pairs of rows in closed form.
+
+    ``None`` where no form is known, or where the two sides of the map differ.
+    """
+    half = min(_PREDICTED_ROWS, len(x) // 2)
+    first, second = x[:half], x[half : 2 * half]
+    if not torch.equal(feature_map.scaled_queries(first).values, feature_map.scaled_keys(first).values):
+        return None
+    try:
+        return float(feature_map.mse(first, second).mean().sqrt())
+    except NotImplementedError:
+        return None
+
+
+# Summarised attention beside the maps: no map, so that it has a record of its own. Not causal.
+#
+# It is compared at equal cost: FLOPs per token of the whole attention, at the length in use, 2 per multiply-add. With G
+# groups, C clusters, a share s of exact pairs, and keys and values of widths d and e:
+#
+# =============================  ========================================
+# trees                          26d per level: log₂ G + log₂ C levels of 6 power iterations and a projection
+# metrics, distances             12d²
+# mean queries against keys      2Gd
+# tilted sums                    2G(d + e)
+# queries against summaries      2C(d + e)
+# exact pairs                    s S (2d + 2e) for S keys
+# =============================  ========================================
+
+
+_TOLERANCES = (0.5, 1.0, 2.0, math.inf)
+
+
+@dataclass(frozen=True)
+class SummaryFinding:
+    """Summarised attention on held-out data.
+
+    Attributes:
+        tolerance: the smallest of a few τ that is within the cost of attention with the budget's positive features,
+            or ∞ if none is.
+        error: relative error of the attention output, with as many groups and clusters as the held-out data get by
+            default: fewer than a longer sequence gets.
+        exact_share: share of pairs that were computed exactly.
+        flops: FLOPs per token of attention, at the length in use and this share.
+        relative_cost: ``flops`` over the FLOPs of attention with the budget's positive features.
+    """
+
+    tolerance: float
+    error: float
+    exact_share: float
+    flops: int
+    relative_cost: float
+
+
+def find_summaries(problem: Problem, reference: FeatureMap, length: int) -> SummaryFinding | None:
+    """Measure summarised attention; ``None`` without values, or where sequences are so short that it is exact.
+
+    Args:
+        problem: held-out data, with the objective.
+        reference: the map whose attention costs as much as the budget allows.
+        length: number of keys per sequence in use.
+    """
+    sizes = SummarisedAttention().sizes
+    if problem.values is None or problem.objective != "output" or sizes(length, length) == (0, 0):
+        return None
+    if sizes(len(problem.queries), len(problem.keys)) == (0, 0):
+        return None
+    dim, value_dim = problem.keys.shape[-1], problem.values.shape[-1]
+    allowed = map_flops(reference, value_dim)
+    q, k, v = (u[None].float() for u in (problem.queries, problem.keys, problem.values))
+    finding = None
+    for tolerance in _TOLERANCES:
+        report = SummaryReport()
+        output = attention(q, k, v, SummarisedAttention(tolerance=tolerance, report=report), scale=1.0)
+        flops, error = summary_flops(length, dim, value_dim, report.exact_share), problem.error_of(output[0])
+        finding = SummaryFinding(tolerance, error, report.exact_share, round(flops), flops / allowed)
+        if flops <= allowed:
+            break
+    return finding
+
+
+def summary_flops(length: int, dim: int, value_dim: int, exact_share: float) -> float:
+    """Count operations per token of summarised attention with default sizes, as in the table of this file."""
+    groups, clusters = SummarisedAttention().sizes(length, length)
+    both = dim + value_dim
+    trees = 26 * dim * math.log2(groups * clusters) + 12 * dim**2
+    return trees + 2 * groups * (dim + both) + 2 * clusters * both + exact_share * length * 2 * both
+
+
+def map_flops(feature_map: FeatureMap, value_dim: int) -> float:
+    """Count operations per token of attention with a map: map query and key, add to the state, read it."""
+    return 2 * feature_map.flops() + 4.0 * feature_map.active_width * (value_dim + 1)

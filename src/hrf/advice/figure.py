@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from hrf.advice.findings import Candidate, Findings
-from hrf.advice.terms import counts, terms_of
-from hrf.advice.wording import headline
-from hrf.report.number_format import number
+from hrf.advice.findings import Candidate, Findings, counts, headline, terms_of
+from hrf.report import number
 
 __all__ = ["figure"]
 

@@ -10,13 +10,10 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from hrf import report
+from hrf import pages, report
+from hrf.advice.advisor import Advice
 from hrf.advice.figure import figure
-from hrf.advice.findings import Candidate
-from hrf.advice.result import Advice
-from hrf.advice.terms import counts, terms_of
-from hrf.advice.wording import HEADER, cells, uniform_cells
-from hrf.report import pages
+from hrf.advice.findings import HEADER, Candidate, cells, counts, terms_of, uniform_cells
 
 __all__ = ["page", "publish", "table", "to_json"]
 

@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from hrf.cli.errors import needs_extra, one_sentence
+from hrf.report import needs_extra, one_sentence
 
 if TYPE_CHECKING:
     import typer

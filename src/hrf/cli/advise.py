@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hrf.cli.errors import needs_extra, one_sentence
+from hrf.report import needs_extra, one_sentence
 
 if TYPE_CHECKING:
     from hrf.advice import Advice

@@ -16,13 +16,10 @@ from typing_extensions import Self, override
 
 from hrf import tuning
 from hrf.checks import check_tensor, check_tensors
-from hrf.distributed.agreement import Description, digest, together
-from hrf.distributed.maps import fingerprint, raw_bytes
-from hrf.distributed.ranks import Group, Ranks
+from hrf.choice import choose, mixed, uniform_ids
+from hrf.distributed.ranks import Description, Group, Ranks, digest, fingerprint, raw_bytes, together
 from hrf.features.base import FeatureMap
-from hrf.sampling.base import Sampler, Samples
-from hrf.sampling.choice import choose, mixed, uniform_ids
-from hrf.sampling.tree import SoftmaxSampler
+from hrf.sampling import Sampler, Samples, SoftmaxSampler
 
 __all__ = ["ShardedSoftmaxSampler"]
 

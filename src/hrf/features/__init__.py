@@ -1,27 +1,17 @@
 """Feature maps: the estimators of the paper and of later work, behind one contract. Read ``base.py`` first.
 
-base.py                    the contract: queries, keys, scaled, estimate, mse, save
-exponential.py             Exponential, Positive, Trigonometric; exponential_features.py computes their features
-optimal.py, asymmetric.py  FAVOR++ and FAVOR#
-hybrid.py                  Hybrid, AngularHybrid, GaussianHybrid; composition.py is the composition lemma
-coefficients/              λ of hybrids: Angular, Gaussian, Indicator, FromFeatureMap
-clustered.py               ClusteredHybrid: cluster_features.py has its features, cluster_estimates.py its estimates
-and errors, cluster_fit.py fits it to data
-mixture.py, gaussian.py    soft borders between clusters; the Gaussian kernel from any softmax map
-storage.py, encoding.py    reading and writing files; heads.py restricts a map to some heads
-flops.py, products.py      cost of a map; inner products that errors depend on
+base.py          the contract: queries, keys, scaled, estimate, mse, save, load; a map restricted to some heads
+files.py         maps as bytes, and back
+exponential.py   Exponential, Positive, Trigonometric; exponential_features.py computes their features
+optimal.py       FAVOR++ and FAVOR#
+hybrid.py        the composition lemma; Hybrid, AngularHybrid, GaussianHybrid, GaussianMixture
+coefficients.py  λ of hybrids: Angular, Gaussian, Indicator, FromFeatureMap
+clustered.py     ClusteredHybrid and its fit; cluster_features.py has its features, estimates and errors
+gaussian.py      the Gaussian kernel from any softmax map
+flops.py         cost of a map
 """
 
 # Files name classes (`hrf.registry`), so all maps and coefficients are defined as soon as one of them is.
-from hrf.features import asymmetric, clustered, coefficients, exponential, gaussian, hybrid, mixture, optimal
+from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, optimal
 
-__all__ = [
-    "asymmetric",
-    "clustered",
-    "coefficients",
-    "exponential",
-    "gaussian",
-    "hybrid",
-    "mixture",
-    "optimal",
-]
+__all__ = ["clustered", "coefficients", "exponential", "gaussian", "hybrid", "optimal"]

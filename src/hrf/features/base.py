@@ -12,10 +12,12 @@ attention faster.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from types import EllipsisType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,15 +25,62 @@ from typing_extensions import Self
 
 from hrf import atomic_write, kernels, tuning
 from hrf.checks import generator_of
-from hrf.features.encoding import encode
+from hrf.features.files import encode, load_part
 from hrf.features.flops import Flops
-from hrf.features.streaming import Table
-from hrf.handles import Handled
 from hrf.numerics import Features, check_finite, check_range, full_precision, is_traced
 from hrf.projections import Projections
-from hrf.registry import Registered
+from hrf.registry import Handled, Registered
 
-__all__ = ["FeatureMap", "Linearised", "Side"]
+__all__ = ["Block", "FeatureMap", "Linearised", "Side", "Table", "load", "of_heads"]
+
+# Features are written block by block: a block is small enough to be finished in the cache.
+# Indices of sequences, of all heads, of rows and of columns.
+Block = tuple[slice, EllipsisType, slice, slice]
+
+
+class Table(NamedTuple):
+    """Inputs and outputs with their leading axes folded into one, and the size of a block.
+
+    Heads keep an axis of their own. Without heads all inputs are one long sequence.
+
+    Attributes:
+        inputs: ``(B, L, d)``, or ``(B, H, L, d)`` with heads.
+        out: uninitialised, ``(B, L, D)`` or ``(B, H, L, D)``.
+        n_sequences: how many of the B sequences a block has.
+        n_rows: how many of the L rows a block has, of every head.
+    """
+
+    inputs: Tensor
+    out: Tensor
+    n_sequences: int
+    n_rows: int
+
+    @classmethod
+    def of(cls, x: Tensor, heads: int | None, width: int, n_floats: int) -> Table:
+        """Fold ``x (..., L, d)`` and lay out ``width`` features per row, in blocks of ``n_floats``."""
+        if heads is None:
+            shape: tuple[int, ...] = (1, x.shape[:-1].numel())
+        else:
+            shape = (x.shape[:-3].numel(), heads, x.shape[-2])
+        n_rows = max(1, n_floats // ((heads or 1) * width))
+        n_sequences = max(1, n_rows // max(1, shape[-1]))
+        return cls(x.reshape(*shape, x.shape[-1]), x.new_empty(*shape, width), n_sequences, n_rows)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the index of each block."""
+        for first in range(0, len(self.out), self.n_sequences):
+            for start in range(0, self.out.shape[-2], self.n_rows):
+                yield (
+                    slice(first, first + self.n_sequences),
+                    ...,
+                    slice(start, start + self.n_rows),
+                    slice(None),
+                )
+
+    def scratch(self) -> Tensor:
+        """Allocate a buffer as large as the largest block, which stays in the cache from block to block."""
+        return torch.empty_like(self.out[: self.n_sequences, ..., : self.n_rows, :])
+
 
 Side = Literal["query", "key"]
 
@@ -314,3 +363,75 @@ def _brief(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"<{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}>"
     return repr(value.kind) if isinstance(value, Projections) else repr(value)
+
+
+def load(path: str | PathLike[str]) -> FeatureMap:
+    """Read a map that `FeatureMap.save` wrote; a ``ValueError`` says what is wrong with any other file.
+
+    >>> import hrf, tempfile, torch
+    >>> phi = hrf.Positive(4, n_projections=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     phi.save(f"{folder}/map.safetensors")
+    ...     copy = hrf.load(f"{folder}/map.safetensors")
+    >>> x = torch.randn(3, 4)
+    >>> torch.equal(phi.queries(x), copy.queries(x))
+    True
+    """
+    return load_part(path, FeatureMap, "a feature map")
+
+
+Map = TypeVar("Map", bound=FeatureMap)
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def of_heads(feature_map: Map, heads: slice | Tensor) -> Map:
+    """Return the map restricted to a slice of its heads, or to heads by index: a copy whose tensors are views or rows.
+
+    Gradients therefore reach the parameters of the map itself. A part may have several heads per head of the
+    map, side by side, as `ClusteredHybrid` has for pairs of clusters. A map without heads is returned as it is.
+    """
+    if feature_map.heads is None or (isinstance(heads, slice) and heads == slice(0, feature_map.heads)):
+        return feature_map
+    return _Restriction(heads, feature_map.heads).of(feature_map, feature_map.heads)
+
+
+class _Restriction:
+    """Copies of the parts of one map; parts that share a part share its copy."""
+
+    def __init__(self, heads: slice | Tensor, n_heads: int) -> None:
+        self._heads, self._n_heads = heads, n_heads
+        self._copies: dict[nn.Module, nn.Module] = {}
+
+    def _rows(self, each: int) -> tuple[slice | Tensor, int]:
+        """Return the rows of a part with several heads per head, and how many there are."""
+        heads = self._heads
+        if isinstance(heads, slice):
+            rows = slice(heads.start * each, heads.stop * each)
+            return rows, rows.stop - rows.start
+        if each > 1:
+            heads = (heads.unsqueeze(-1) * each + torch.arange(each, device=heads.device)).flatten()
+        return heads, len(heads)
+
+    def of(self, module: Module, n_heads: int | None) -> Module:
+        """Return the copy of a part, which has as many heads as its owner unless it says otherwise."""
+        n_heads = getattr(module, "heads", n_heads)
+        if n_heads is None:
+            return module
+        rows, n_rows = self._rows(n_heads // self._n_heads)
+
+        def rows_of(tensor: Tensor | None) -> Tensor | None:
+            return tensor if tensor is None or tensor.shape[:1] != (n_heads,) else tensor[rows]
+
+        if module not in self._copies:
+            self._copies[module] = twin = copy.copy(module)
+            vars(twin).update(
+                _parameters={name: rows_of(tensor) for name, tensor in module._parameters.items()},
+                _buffers={name: rows_of(tensor) for name, tensor in module._buffers.items()},
+                _modules={
+                    name: part if part is None else self.of(part, n_heads)
+                    for name, part in module._modules.items()
+                },
+            )
+            if hasattr(module, "heads"):
+                vars(twin).update(heads=n_rows)
+        return self._copies[module]  # type: ignore[return-value]

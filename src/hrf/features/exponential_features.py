@@ -3,28 +3,229 @@
 `ExponentialFeatures` maps vectors to features in three steps: `prepare` computes everything per row that is not
 a projection (`ExponentialRows`), `exponents` projects, and `finish` or `finish_scaled` takes exponentials. Maps
 whose u is x itself or ix (`isotropic`) can share ωᵀx and ‖x‖²/2 with each other: members named ``isotropic``
-start from these two. ``exponential_terms.py`` has the last step, ``exponential_gradients.py`` the way back, and
-``exponential.py`` the maps themselves.
+start from these two. Before these steps stand the matrices of both sides, the last step and the way back; after them
+the same exponents as affine functions. ``exponential.py`` has the maps themselves.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from typing_extensions import override
+from torch import Tensor, nn
+from typing_extensions import TypeIs, override
 
-from hrf.features.base import FeatureMap, Side
-from hrf.features.exponential_gradients import pulled_back
-from hrf.features.exponential_terms import extended, product, quarter_turn, relative
-from hrf.features.matrices import ComplexMatrix
-from hrf.features.streaming import Block, Table
+from hrf.checks import check_tensor, shapes_with_heads
+from hrf.features import flops
+from hrf.features.base import Block, FeatureMap, Side, Table
+from hrf.features.flops import Flops
 from hrf.numerics import Features, can_look, check_finite, check_range, half_square, is_traced, log_limits
 from hrf.projections import Projections
 
-__all__ = ["ExponentialFeatures", "ExponentialRows"]
+__all__ = [
+    "Affine",
+    "ComplexMatrix",
+    "ExponentialFeatures",
+    "ExponentialRows",
+    "extended",
+    "is_real",
+    "matrix_pair",
+    "product",
+    "pulled_back",
+    "quarter_turn",
+    "relative",
+]
+
+# Complex matrices in real arithmetic: u = Ax as a real and an imaginary part.
+#
+# Every exponential map carries a pair of matrices, A for the queries and conj(A⁻ᵀ) for the keys.
+
+
+class ComplexMatrix(nn.Module):
+    """A map x ↦ (Re Ax, Im Ax): a part that vanishes is ``None``, and multiplication by 1 or i is free.
+
+    Args:
+        matrix: complex, ``(..., d)`` for a diagonal or ``(..., d, d)``, with a leading axis for heads.
+        diagonal: whether ``matrix`` is a diagonal.
+        dtype: real dtype of the buffers.
+    """
+
+    real: Tensor | None
+    imag: Tensor | None
+
+    def __init__(self, matrix: Tensor, *, diagonal: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.diagonal = diagonal
+        self.has_real, self.has_imag = bool(matrix.real.any()), bool(matrix.imag.any())
+        self.is_unit = diagonal and bool((matrix == 1).all() or (matrix == 1j).all())
+        self.shape = tuple(matrix.shape)
+        if diagonal:
+            matrix = matrix.unsqueeze(-2)  # (1, d) or (H, 1, d), against (..., L, d)
+        for name, part, present in (
+            ("real", matrix.real, self.has_real),
+            ("imag", matrix.imag, self.has_imag),
+        ):
+            kept = part.to(dtype).contiguous() if present and not self.is_unit else None
+            self.register_buffer(name, kept)
+
+    def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the real and the imaginary part of Ax: ``(..., L, d) -> (..., L, d)`` each."""
+        if self.is_unit:
+            return (x, None) if self.has_real else (None, x)
+        real, imag = self.real, self.imag
+        if real is not None:
+            real = x * real.to(x.dtype) if self.diagonal else x @ real.to(x.dtype).mT
+        if imag is not None:
+            imag = x * imag.to(x.dtype) if self.diagonal else x @ imag.to(x.dtype).mT
+        return real, imag
+
+    def transposed(self, real: Tensor | None, imag: Tensor | None) -> Tensor:
+        """Return (Re A)ᵀu + (Im A)ᵀv for the parts that A has: ``(..., L, d) -> (..., L, d)``."""
+        found: Tensor | None = None
+        for u, part in ((real, self.real), (imag, self.imag)):
+            if u is None:
+                continue
+            if part is not None:
+                u = u * part.to(u.dtype) if self.diagonal else u @ part.to(u.dtype)
+            found = u if found is None else found + u
+        assert found is not None, "a matrix has a real or an imaginary part"
+        return found
+
+    def matrix(self) -> Tensor | None:
+        """Return A in its original form, real if it has no imaginary part; ``None`` for the identity."""
+        if self.is_unit:
+            return None if self.has_real else torch.full(self.shape, 1j, device="cpu")
+        if self.imag is None:
+            matrix = self.real
+        else:
+            matrix = torch.complex(torch.zeros_like(self.imag) if self.real is None else self.real, self.imag)
+        return matrix.squeeze(-2) if matrix is not None and self.diagonal else matrix
+
+    def flops(self, dim: int) -> Flops:
+        """Count operations for one vector."""
+        parts = 0 if self.is_unit else self.has_real + self.has_imag
+        return (flops.scaled(dim) if self.diagonal else flops.projected(dim, dim)).times(parts)
+
+
+def matrix_pair(matrix: Tensor | None, dim: int, heads: int | None) -> tuple[ComplexMatrix, ComplexMatrix]:
+    """Return the query side A and the key side conj(A⁻ᵀ) of an exponential map; refuse a singular A."""
+    shapes = shapes_with_heads(heads, (dim,), (dim, dim))
+    if matrix is None:
+        matrix = torch.ones(shapes[0], device="cpu")  # its values are looked at, on the meta device, too
+    check_tensor("matrix", matrix, shapes, complex_too=True)
+    diagonal = tuple(matrix.shape) == shapes[0]
+    query = matrix.detach().to(torch.complex128)
+    if diagonal:
+        if (query == 0).any():
+            raise ValueError(f"matrix is singular: {int((query == 0).sum())} of its diagonal entries are 0")
+        key = 1 / query
+    else:
+        condition = torch.linalg.cond(query).max()
+        if not condition < 1 / torch.finfo(torch.float64).eps:
+            raise ValueError(f"matrix is singular: its condition number is {condition:.1e}")
+        key = torch.linalg.inv(query).mT
+    dtype = torch.empty(0, dtype=matrix.dtype).abs().dtype if matrix.dtype.is_complex else matrix.dtype
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    return (
+        ComplexMatrix(query, diagonal=diagonal, dtype=dtype),
+        ComplexMatrix(key.conj_physical(), diagonal=diagonal, dtype=dtype),
+    )
+
+
+# From exponents to features: a term exp(a + ib) has the features exp(a) cos b and exp(a) sin b, or exp(a) alone.
+
+
+# Since sin t = cos(t − π/2), one function serves all columns.
+quarter_turn = partial(torch.sub, other=math.pi / 2)
+
+
+def extended(values: Tensor, function: Callable[..., Tensor], place: Tensor | None = None) -> Tensor:
+    """Append columns ``function(values)`` to ``values``: in ``place``, which starts with them, or in a new tensor."""
+    if place is None:
+        return torch.cat([values, function(values)], -1)
+    function(values, out=place[..., values.shape[-1] :])
+    return place
+
+
+def product(sizes: Tensor, turns: Tensor, out: Tensor | None) -> Tensor:
+    """Multiply the size of each term with its cosine and its sine: ``(..., n), (..., 2n) -> (..., 2n)``."""
+    shape = 2, sizes.shape[-1]
+    place = None if out is None else out.unflatten(-1, shape)
+    return torch.mul(sizes.unsqueeze(-2), turns.unflatten(-1, shape), out=place).flatten(-2)
+
+
+def relative(
+    log_weight: Tensor, logs: Tensor | None, phases: Tensor | None, out: Tensor | None = None
+) -> Features:
+    """Return features relative to the largest exponential of each row.
+
+    Args:
+        log_weight: logarithm of the factor that all features of a row share, ``(..., L, 1)``.
+        logs: a of each term, ``(..., L, n)``, overwritten; ``None`` is 0.
+        phases: b of each feature, ``(..., L, n or 2n)``, overwritten; ``None`` is 0.
+        out: where to write products of both.
+    """
+    if logs is None:
+        assert phases is not None
+        return Features(phases.cos_(), log_weight)
+    largest = logs.detach().amax(-1, keepdim=True)
+    values = logs.sub_(largest).exp_()
+    if phases is not None:
+        values = product(values, phases.cos_(), out)
+    return Features(values, log_weight + largest)
+
+
+# Gradients of exponential features, from the features themselves.
+#
+# A term is exp(a + ib) with a = ±Re ωᵀu and b = ±Im ωᵀu − Re uᵀ Im u; its features are the cosine and the sine of b
+# times exp(a). Their derivatives are features again: d/da gives both unchanged, and d/db turns (cos, sin) into
+# (−sin, cos). So nothing is exponentiated anew.
+
+
+def pulled_back(
+    real: Tensor | None, imag: Tensor | None, omega: Tensor, values: Tensor, grad: Features
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of Re u and Im u, ``(..., L, d)``.
+
+    Args:
+        real: Re u, ``(..., L, d)``; ``None`` where it vanishes.
+        imag: Im u, likewise.
+        omega: rows ω, ``(..., m, d)``.
+        values: features on the scale of their row, cosines before sines, ω before −ω.
+        grad: gradients of values, which are overwritten, and of the scales.
+    """
+    along, grad_real, grad_imag = grad.log_scale, None, None
+    sizes, angles = _by_term(values, grad.values, has_real=real is not None, has_imag=imag is not None)
+    if sizes is not None and real is not None:
+        grad_real = _signed(sizes, omega) @ omega - along * real
+    if angles is not None and imag is not None:
+        grad_imag = _signed(angles, omega) @ omega + along * imag
+        if grad_real is not None and real is not None:  # −Re uᵀ Im u in all angles
+            turn = angles.sum(-1, keepdim=True)
+            grad_real, grad_imag = grad_real - turn * imag, grad_imag - turn * real
+    return grad_real, grad_imag
+
+
+def _by_term(
+    values: Tensor, grad: Tensor, *, has_real: bool, has_imag: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of a and of b of each term, ``(..., L, n_terms)``; ``grad`` is overwritten."""
+    if not has_imag:
+        return grad.mul_(values), None
+    (cos, sin), (along_cos, along_sin) = values.chunk(2, -1), grad.chunk(2, -1)
+    angles = torch.addcmul(along_sin * cos, along_cos, sin, value=-1)
+    return (along_cos.mul_(cos).addcmul_(along_sin, sin) if has_real else None), angles
+
+
+def _signed(terms: Tensor, omega: Tensor) -> Tensor:
+    """Return the gradient of ωᵀu, given those of all terms, ω alone or ω before −ω: ``(..., L, m)``."""
+    if terms.shape[-1] == omega.shape[-2]:
+        return terms
+    plus, minus = terms.chunk(2, -1)
+    return plus - minus
 
 
 # Pairs exp(±t − 25) with |t| < 50 need no maximum subtracted: they lie between exp(−75) and exp(25), so sums of
@@ -277,3 +478,55 @@ def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor
     other = other.to(x.dtype)
     centre = x if own is None else x - own.to(x.dtype) / 2
     return (centre * other).sum(-1, keepdim=True)
+
+
+# Exponents of real exponential maps as one affine function of the inputs, for loops that map few vectors.
+#
+# With u = A(x − a), the features are exp(±ωᵀu) and their log weight is xᵀb − aᵀb/2 − ‖u‖²/2 − log(2m)/2: ωᵀu, u and xᵀb
+# are affine in x.
+
+
+class Affine(NamedTuple):
+    """The columns of ``x @ matrix + offset``, in float64: ωᵀu, and unless u = x, the entries of u and xᵀb.
+
+    Attributes:
+        matrix: ``(H or 1, d, m)``, or ``(H or 1, d, m + d + 1)``.
+        offset: ``(H or 1, ·)``; it has one more entry, the last: the constant of the log weight.
+    """
+
+    matrix: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(cls, phi: ExponentialFeatures) -> tuple[Affine, Affine]:
+        """Return the functions of queries and of keys, which are one object if they are the same."""
+        if not phi.isotropic:
+            return _shifted(phi, "query"), _shifted(phi, "key")
+        omega = phi.projection.omega.detach().double()
+        offset = _joined([omega.new_zeros(1, phi.n_projections), _log(phi)], phi.heads)
+        both = cls(_joined([omega.mT], phi.heads), offset[:, 0])
+        return both, both
+
+
+def is_real(feature_map: FeatureMap) -> TypeIs[ExponentialFeatures]:
+    """Return whether a map has features exp(±ωᵀu) and no others."""
+    return isinstance(feature_map, ExponentialFeatures) and feature_map.only_pairs
+
+
+def _shifted(phi: ExponentialFeatures, side: Side) -> Affine:
+    omega, none = phi.projection.omega.detach().double(), torch.zeros(1, phi.dim, dtype=torch.float64)
+    shifts = [none if s is None else s.detach().double() for s in (phi.query_shift, phi.key_shift)]
+    (own, other), a = (shifts, phi.query_matrix) if side == "query" else (shifts[::-1], phi.key_matrix)
+    (linear, _), (moved, _) = a(torch.eye(phi.dim, dtype=torch.float64)), a(-own)
+    constant = _log(phi) - (own * other).sum(-1, keepdim=True) / 2
+    offset = _joined([moved @ omega.mT, moved, torch.zeros_like(constant), constant], phi.heads)
+    return Affine(_joined([linear @ omega.mT, linear, other.mT], phi.heads), offset[:, 0])
+
+
+def _log(phi: ExponentialFeatures) -> Tensor:
+    return torch.full((1, 1), -math.log(phi.n_terms) / 2, dtype=torch.float64)
+
+
+def _joined(parts: Sequence[Tensor], heads: int | None) -> Tensor:
+    """Concatenate columns ``(rows, ·)`` or ``(H, rows, ·)``: ``(H or 1, rows, ·)``."""
+    return torch.cat([part.expand(heads or 1, *part.shape[-2:]) for part in parts], -1).contiguous()

@@ -1,8 +1,8 @@
 """Hybrids (paper, Sec. 2.2): K̂ = Σ_{k≤p} λ̂ₖ K̂ₖ + (1 − Σ λ̂ₖ) K̂_{p+1}, unbiased for any coefficients.
 
-The composition lemma (``composition.py``) turns features of the bases and of the coefficients into features of
-the hybrid. Bases may share ω, coefficients may not share it with a base (``hybrid_parts.py``). The bipolar
-hybrids of the paper (Sec. 2.4 and appendix) mix positive with trigonometric features.
+The composition lemma turns features of the bases and of the coefficients into features of the hybrid. Bases may
+share ω, coefficients may not share it with a base. The bipolar hybrids of the paper (Sec. 2.4 and appendix) mix
+positive with trigonometric features; mixtures follow clusters of the data, with soft borders.
 """
 
 from __future__ import annotations
@@ -13,22 +13,162 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from hrf import theory, tuning
-from hrf.checks import generator_of
+from hrf.checks import check_count, generator_of, own_constructor
 from hrf.features import flops
-from hrf.features.base import FeatureMap, Side
+from hrf.features.base import FeatureMap, Linearised, Side
 from hrf.features.coefficients import Angular, Coefficient, FromFeatureMap, Gaussian
-from hrf.features.composition import compose
-from hrf.features.exponential import Exponential, Trigonometric
+from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.exponential_features import ExponentialRows
 from hrf.features.flops import Flops
-from hrf.features.hybrid_parts import bipolar_bases, check_parts, relative_covariance, share_projections
+from hrf.fitting import DiagonalKind, kmeans, matrix_from_centers, samples
 from hrf.numerics import Features, check_finite, check_range, common_scale, half_square
 from hrf.projections import ProjectionKind, Projections
 
-__all__ = ["AngularHybrid", "GaussianHybrid", "Hybrid"]
+__all__ = [
+    "AngularHybrid",
+    "GaussianHybrid",
+    "GaussianMixture",
+    "Hybrid",
+    "bipolar_bases",
+    "check_parts",
+    "compose",
+    "relative_covariance",
+    "share_projections",
+]
+
+# The composition lemma (paper, Sec. 2.2): features of a hybrid from features of its parts.
+#
+# With λ̂ₖ = aₖ + ρₖ(x)ᵀρₖ(y) and a_{p+1} = 1 − Σ aₖ, the hybrid is
+#
+#     K̂ = Σ_{k≤p+1} aₖ K̂ₖ + Σ_{k≤p} (λ̂ₖ − aₖ)(K̂ₖ − K̂_{p+1}),
+#
+# so its features are ρₖ ⊗ (φₖ, φ_{p+1}) for every coefficient, then √|aₖ| φₖ for every base. Signs stand on the key
+# side: the minus, ρₖ ⊗ (φₖ, −φ_{p+1}), and the signs of the aₖ.
+
+
+def compose(
+    phi: list[Tensor],
+    rho: list[Tensor],
+    constants: Sequence[float],
+    side: Side,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Multiply features φₖ of the bases with features ρₖ of the coefficients.
+
+    Args:
+        phi: ``(..., L, D)`` per base.
+        rho: the number 1, ``(..., L, 1)``, then ``(..., L, n)`` per coefficient.
+        constants: aₖ per base; bases with aₖ = 0 have no features of their own.
+        side: signs stand on the key side.
+        out: a place for the result, without autograd then.
+    """
+    one, *rho = rho
+    if side == "key":
+        phi = [*phi[:-1], -phi[-1]]
+    # Widest first: it then is what touches the memory of the result, with all threads.
+    products = [(r, torch.cat([phi[k], phi[-1]], -1)) for k, r in enumerate(rho)]
+    for k, a in enumerate(constants):
+        if a:
+            # Key signs: the sign of aₖ, and the minus of the last base, which −φ has already.
+            sign = 1 if side == "query" else math.copysign(1, a) * (-1 if k == len(rho) else 1)
+            products.append((one * (sign * math.sqrt(abs(a))), phi[k]))
+    blocks, start = [], 0
+    for factor, vector in products:
+        shape = (factor.shape[-1], vector.shape[-1])
+        place = None if out is None else out[..., start : start + math.prod(shape)].unflatten(-1, shape)
+        blocks.append(torch.mul(factor.unsqueeze(-1), vector.unsqueeze(-2), out=place).flatten(-2))
+        start += math.prod(shape)
+    return torch.cat(blocks, -1) if out is None else out
+
+
+# The parts of a hybrid: how they are built, which of them fit together, and how their estimates covary.
+
+
+def bipolar_bases(
+    dim: int,
+    n_projections: int,
+    share: bool,
+    kind: ProjectionKind,
+    heads: int | None,
+    generator: Generator | None,
+) -> list[FeatureMap]:
+    """Build positive and trigonometric features, on the same ω or on two draws."""
+    check_count("dim", dim)
+    draws = [
+        Projections(kind, n_projections, dim, heads=heads, generator=generator) for _ in range(2 - share)
+    ]
+    return [
+        base(dim, n_projections=n_projections, projection=omega, heads=heads)
+        for base, omega in zip((Positive, Trigonometric), (draws[0], draws[-1]), strict=True)
+    ]
+
+
+def check_parts(bases: Sequence[FeatureMap], coefficients: Sequence[Coefficient]) -> None:
+    """Refuse parts that do not fit together, and name them."""
+    if len(bases) < 2 or len(coefficients) != len(bases) - 1:
+        raise ValueError(
+            f"the numbers of bases and coefficients are {len(bases)} and {len(coefficients)}; "
+            "expected two or more bases and one coefficient fewer"
+        )
+    for kind, parts in ((FeatureMap, bases), (Coefficient, coefficients)):
+        for part in parts:
+            if not isinstance(part, kind):
+                raise TypeError(
+                    f"{type(part).__name__} is among the {kind.__name__}s; expected a {kind.__name__}"
+                )
+    for name in ("dim", "heads"):
+        values = [getattr(part, name) for part in (*bases, *coefficients)]
+        if len(set(values)) > 1:
+            raise ValueError(f"the bases and coefficients have {name} = {values}; expected one value for all")
+    estimated = [base.kernel for base in bases]
+    if len(set(estimated)) > 1:
+        raise ValueError(f"the bases estimate the kernels {estimated}; expected one kernel for all")
+    if share_projections(bases, coefficients):
+        raise ValueError(
+            "a coefficient shares projections with a base; it needs its own, or the hybrid is biased"
+        )
+    _check_draws(list({p for part in (*bases, *coefficients) for p in part.all_projections()}))
+
+
+def _check_draws(projections: Sequence[Projections]) -> None:
+    """Refuse draws from equal seeds: the hybrid would take them for independent draws and be biased."""
+    first = [_first_row(p).double().cpu() for p in projections if not p.omega.is_meta]
+    if not first:
+        return
+    rows = torch.stack(first)
+    near = torch.cdist(rows, rows) < 1e-6  # rounding of float32; by chance for one pair in 10⁶ at d = 2
+    if near.sum() > len(rows):
+        raise ValueError(
+            "two of the parts have the same ω, drawn from equal seeds; expected independent draws (hand one "
+            "generator to all), or one Projections object that the bases share"
+        )
+
+
+def _first_row(projections: Projections) -> Tensor:
+    """Return the first direction of a draw, to recognise it; lengths of rows may depend on their number."""
+    row = projections.omega.detach().reshape(-1, projections.dim)[0]
+    few_directions = projections.dim == 1 or projections.kind == "hadamard"
+    return row if few_directions else row / row.norm()
+
+
+def share_projections(first: Sequence[Linearised], second: Sequence[Linearised]) -> bool:
+    """Whether a `Projections` object occurs in a part of both."""
+    mine, theirs = ({p for part in parts for p in part.all_projections()} for parts in (first, second))
+    return bool(mine & theirs)
+
+
+def relative_covariance(first: FeatureMap, second: FeatureMap, x: Tensor, y: Tensor) -> theory.Scaled | None:
+    """Return the covariance of two base estimates over the squared kernel; ``None`` if they are independent."""
+    if not share_projections([first], [second]):
+        return None
+    if isinstance(first, Exponential) and isinstance(second, Exponential):
+        return first.relative_covariance(second, x, y)
+    raise NotImplementedError(
+        f"no closed form is known for {type(first).__name__} and {type(second).__name__} that share ω"
+    )
 
 
 class Hybrid(FeatureMap):
@@ -284,3 +424,62 @@ class GaussianHybrid(Hybrid):
     @override
     def config(self) -> dict[str, Any]:
         return self.arguments
+
+
+# Clusters with soft borders (paper, appendix: Gaussian-mixture estimators for clustered data).
+#
+# K̂ = Σ_{ij} λ̂ᵢⱼ K̂ᵢⱼ + (1 − Σ λ̂ᵢⱼ) K̂₀: a complex exponential base with Aᵢⱼ from the centres rᵢ and rⱼ of every
+# pair of clusters, a Gaussian coefficient that is 1 at (rᵢ, rⱼ), and a default base for the rest.
+
+
+@own_constructor
+class GaussianMixture(Hybrid):
+    """Gaussian coefficients for pairs of clusters; `ClusteredHybrid` has zero-one coefficients. Unbiased.
+
+    The paper writes λᵢⱼ = exp(−‖Aᵢⱼx + Aᵢⱼ⁻¹y‖²/2τ²), which leaves [0, 1] for a complex A. For diagonal
+    entries that are real or imaginary, as its rule gives them, the Gaussian kernel of |A|x/τ and −E|A|⁻¹y/τ
+    with Eₖ = 1 for a real and −1 for an imaginary entry stays there and has its maximum, 1, at the centres.
+    """
+
+    @classmethod
+    def fit(
+        cls,
+        queries: Tensor,
+        keys: Tensor,
+        *,
+        n_clusters: tuple[int, int] = (2, 2),
+        n_projections: int = 64,
+        n_coefficient_projections: int = 8,
+        scale: float = 1.0,
+        matrix: DiagonalKind = "complex-diagonal",
+        projection: ProjectionKind = "orthogonal",
+        generator: Generator | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Cluster queries ``(..., L, d)`` and keys ``(..., S, d)`` and build the mixture.
+
+        Args:
+            queries: vectors to cluster.
+            keys: vectors to cluster.
+            n_clusters: n_q and n_k.
+            n_projections: m of every base; the default is `Positive`.
+            n_coefficient_projections: n of every coefficient, estimated by `Trigonometric`.
+            scale: τ, the width of a coefficient's window.
+            matrix: ``"complex-diagonal"`` or ``"real-diagonal"``.
+            projection: one of `hrf.projections.KINDS`.
+            generator: the source of ω.
+            seed: seed of k-means, 0 by default, and of ω where there is no ``generator``.
+        """
+        generator = generator_of(generator, seed if generator is None else None)
+        x, y = samples(queries, None, "queries"), samples(keys, None, "keys")
+        centers = [kmeans(u, n, seed=seed or 0).centers for u, n in zip((x, y), n_clusters, strict=True)]
+        matrices = matrix_from_centers(centers[0], centers[1], matrix).flatten(0, 1)
+        dim = x.shape[-1]
+        common: dict[str, Any] = {"projection": projection, "generator": generator}
+        bases = [Exponential(dim, n_projections=n_projections, matrix=a, **common) for a in matrices]
+        coefficients = []
+        for a in matrices.to(torch.complex128):
+            inner = Trigonometric(dim, n_projections=n_coefficient_projections, **common)
+            sign = torch.where(a.imag == 0, 1.0, -1.0)
+            coefficients.append(Gaussian(inner, query_matrix=a.abs(), matrix=sign / a.abs(), scale=scale))
+        return cls([*bases, Positive(dim, n_projections=n_projections, **common)], coefficients)

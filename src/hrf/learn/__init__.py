@@ -1,16 +1,18 @@
 """Kernel machines in linear time, as scikit-learn estimators on arrays, data frames and Dask collections.
 
-Read in this order: ``random_features.py`` (the transformer), ``rows.py`` (data, block by block), ``sums.py`` (normal
-equations), ``base.py`` and ``ridge.py`` (a model), then the others. ``storage.py`` saves them without pickle.
+rows.py, dask_rows.py  data, block by block, and sums over blocks for normal equations
+random_features.py     checks of data, and the transformer
+linear_models.py       the base of all models, ridge regression, principal components
+gaussian_process.py, kmeans.py, classifier.py  the other models
+storage.py             estimators in files, without pickle
 """
 
 from hrf.learn.classifier import KernelClassifier
 from hrf.learn.gaussian_process import KernelGaussianProcess
 from hrf.learn.kmeans import KernelKMeans
-from hrf.learn.pca import KernelPCA
-from hrf.learn.progress import progress
+from hrf.learn.linear_models import KernelPCA, KernelRidge
 from hrf.learn.random_features import RandomFeatures
-from hrf.learn.ridge import KernelRidge
+from hrf.learn.rows import progress
 from hrf.learn.storage import load
 
 __all__ = [

@@ -1,7 +1,7 @@
 """`KernelClassifier`: logistic regression or a support vector machine on features.
 
 `fit` minimises the loss of all rows plus (α/2)‖w‖² by L-BFGS, one pass over the rows per step, in coordinates in which
-the normal equations are the identity. A sample of rows per class stays behind (``kept_rows.py``) for `partial_fit`,
+the normal equations are the identity. A sample of rows per class stays behind (`KeptRows`) for `partial_fit`,
 which minimises the loss of the kept and of the new rows. While no class has more rows than are kept, that is the loss
 of all rows so far. Afterwards the kept rows of a class stand for all its rows, with larger weights, and a linear term
 makes the present weights w the minimum of what is kept, so that a sample replaces all rows in the curvature of the loss
@@ -11,30 +11,166 @@ but not in its minimum (Jordan, Lee, Yang, 2019).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, softmax
+from scipy.special import expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.base import FeatureModel
-from hrf.learn.kept_rows import KeptRows, keep, kept_per_class
-from hrf.learn.losses import LossName, loss_of
+from hrf.learn.linear_models import FeatureModel, linear_step
 from hrf.learn.random_features import RandomFeatures, seed_of
-from hrf.learn.ridge import linear_step
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
 
-__all__ = ["KernelClassifier"]
+__all__ = ["LOSSES", "KeptRows", "KernelClassifier", "Loss", "LossName", "keep", "kept_per_class", "loss_of"]
+
+# Losses of linear classifiers: value and slope at scores.
+#
+# Scores are ``(n, 1)`` for two classes and ``(n, k)`` for more; ``codes (n,)`` are places of the true classes.
+
+
+LossName = Literal["logistic", "squared_hinge"]
+
+
+class Loss(NamedTuple):
+    """A loss.
+
+    Attributes:
+        bound: the largest curvature in any score.
+        value: the loss of every row of ``(scores, codes)``, ``(n,)``.
+        slope: its derivative by the scores.
+    """
+
+    bound: float
+    value: Callable[[Array, Array], Array]
+    slope: Callable[[Array, Array], Array]
+
+
+def _signs(scores: Array, codes: Array) -> Array:
+    """Return 1 for the true class and −1 for all others; for two classes, the sign of the second one."""
+    return np.where(np.equal(codes[:, None], _places(scores)), 1.0, -1.0)
+
+
+def _places(scores: Array) -> Array:
+    return np.array([1]) if scores.shape[1] == 1 else np.arange(scores.shape[1])
+
+
+def _logistic_value(scores: Array, codes: Array) -> Array:
+    if scores.shape[1] == 1:
+        return np.logaddexp(0, -_signs(scores, codes) * scores)[:, 0]
+    return -np.take_along_axis(log_softmax(scores, axis=1), codes[:, None], 1)[:, 0]
+
+
+def _logistic_slope(scores: Array, codes: Array) -> Array:
+    probability = expit(scores) if scores.shape[1] == 1 else softmax(scores, axis=1)
+    return probability - np.equal(codes[:, None], _places(scores))
+
+
+def _margins(scores: Array, codes: Array) -> Array:
+    """Return max(0, 1 − sign · score)."""
+    return (1 - _signs(scores, codes) * scores).clip(min=0)
+
+
+def _hinge_value(scores: Array, codes: Array) -> Array:
+    return np.square(_margins(scores, codes)).sum(1)
+
+
+def _hinge_slope(scores: Array, codes: Array) -> Array:
+    return -2 * _signs(scores, codes) * _margins(scores, codes)
+
+
+LOSSES: dict[LossName, Loss] = {
+    "logistic": Loss(0.25, _logistic_value, _logistic_slope),
+    "squared_hinge": Loss(2.0, _hinge_value, _hinge_slope),
+}
+
+
+def loss_of(name: LossName) -> Loss:
+    """Look up a loss by its name."""
+    if name not in LOSSES:
+        raise ValueError(f"loss is {name!r}; expected one of {', '.join(LOSSES)}")
+    return LOSSES[name]
+
+
+# A sample of rows per class that stands for all rows so far.
+#
+# Every row gets a random key, and a class keeps the rows with its smallest keys. Samples of parts combine to a sample
+# of all rows, in any order (bottom-k sampling; Cohen, Kaplan, 2007).
+
+
+_KEPT = 1 << 14  # rows of all classes
+_KEPT_NUMBERS = 1 << 24  # the most numbers in them: 128 MB in float64
+
+
+class KeptRows(NamedTuple):
+    """Rows with their classes, weights and keys.
+
+    Attributes:
+        x: ``(n, d)``.
+        codes: places of the classes, ``(n,)``.
+        weight: ``(n,)``, above 0.
+        key: uniform in [0, 1), ``(n,)``.
+        totals: weights of all rows of each class, kept or not, ``(k,)``.
+    """
+
+    x: Array
+    codes: Array
+    weight: Array
+    key: Array
+    totals: Array
+
+    def plus(self, other: KeptRows, most: int) -> Self:
+        """Combine with the sample of other rows."""
+        x, codes, weight, key = (np.concatenate(pair) for pair in zip(self[:-1], other[:-1], strict=True))
+        return type(self)(x, codes, weight, key, self.totals + other.totals).cut(most)
+
+    def cut(self, most: int) -> Self:
+        """Keep the rows with the smallest keys of each class, in their order."""
+        order = np.lexsort((self.key, self.codes))
+        codes = self.codes[order]
+        place = np.arange(len(codes)) - np.searchsorted(codes, codes)  # among the rows of the class
+        chosen = np.sort(order[place < most])
+        x, codes, weight, key = (column[chosen] for column in self[:-1])
+        return type(self)(x, codes, weight, key, self.totals)
+
+    @property
+    def scaled_weight(self) -> Array:
+        """Weights that add up to the weights of all rows of each class, ``(n,)``."""
+        kept = np.bincount(self.codes, self.weight, minlength=len(self.totals))
+        return self.weight * np.divide(self.totals, kept, out=np.ones_like(kept), where=kept > 0)[self.codes]
+
+    @property
+    def thinned(self) -> bool:
+        """Whether rows are missing."""
+        return bool(self.weight.sum() < (1 - 1e-9) * self.totals.sum())
+
+
+def kept_per_class(n_columns: int, n_classes: int) -> int:
+    """Return the largest number of rows that a class keeps."""
+    return max(1, min(_KEPT, _KEPT_NUMBERS // n_columns) // n_classes)
+
+
+def keep(
+    codes_of: Callable[[Array], Array], n_classes: int, most: int, seeds: list[int], block: Block
+) -> KeptRows:
+    """Step of `Rows`: the kept rows of a block; keys depend on the seeds and on the block."""
+    weight = np.ones(len(block.x)) if block.weight is None else block.weight
+    codes = codes_of(block.y)
+    totals = np.bincount(codes, weight, minlength=n_classes)
+    key = np.random.default_rng([*seeds, crc32(block.x.tobytes())]).random(len(weight))
+    there = weight > 0
+    return KeptRows(block.x[there], codes[there], weight[there], key[there], totals).cut(most)
 
 
 class KernelClassifier(ClassifierMixin, FeatureModel):

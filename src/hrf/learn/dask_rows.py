@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
-from hrf.learn.progress import advance, wanted
-from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Step, check_weights
+from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Step, advance, check_weights, wanted
 
 try:
     import dask

@@ -18,13 +18,11 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import RegressorMixin
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.features.base import FeatureMap
-from hrf.learn.base import FeatureModel, row_sums
+from hrf.learn.linear_models import FeatureModel, linear_step, row_sums
 from hrf.learn.random_features import RandomFeatures, seed_of
-from hrf.learn.ridge import linear_step
-from hrf.learn.rows import Array, Block, Rows
-from hrf.learn.sums import Spectrum, Sums
+from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums
 from hrf.projections import ProjectionKind
 
 __all__ = ["KernelGaussianProcess"]

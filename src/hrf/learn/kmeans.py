@@ -10,10 +10,10 @@ from sklearn.base import ClusterMixin
 from sklearn.cluster import KMeans
 from typing_extensions import Self
 
-from hrf.advice.kernel_maps import KernelName
+from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
-from hrf.learn.base import WeightedModel
+from hrf.learn.linear_models import WeightedModel
 from hrf.learn.random_features import RandomFeatures, seed_of
 from hrf.learn.rows import Array, Block, Rows
 from hrf.projections import ProjectionKind

@@ -13,23 +13,64 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator
 from typing_extensions import Self
 
 from hrf.advice import advise_kernel
-from hrf.advice.gram import GramProblem, LabelledRows, plain_features, predicted_gram_error
-from hrf.advice.kernel_advisor import LEAST_ROWS, input_scale
-from hrf.advice.kernel_maps import KernelName, make_map
+from hrf.advice.errors import GramProblem, LabelledRows, plain_features, predicted_gram_error
+from hrf.advice.kernel_advisor import LEAST_ROWS, KernelName, input_scale, make_map
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.features.gaussian import GaussianKernel
-from hrf.learn.rows import Array, Block, Rows, as_columns
+from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Rows, as_columns, check_weights
 from hrf.learn.storage import Saved
-from hrf.learn.validation import rows_of
 from hrf.projections import ProjectionKind
 
-__all__ = ["RandomFeatures", "seed_of"]
+__all__ = ["RandomFeatures", "is_dask", "rows_of", "seed_of"]
+
+# Data that estimators are given: checked and turned into `Rows`.
+
+
+def is_dask(data: Any) -> bool:
+    """Whether data are a Dask array, data frame or series; looks at names only, so that Dask is not imported."""
+    return type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
+
+
+def rows_of(
+    estimator: Any, x: Any, y: Any = None, weight: Any = None, *, width: int, reset: bool, **checks: Any
+) -> Rows:
+    """Check data as scikit-learn does and return their rows.
+
+    Args:
+        estimator: gets ``n_features_in_`` and ``feature_names_in_`` if ``reset``; they are compared otherwise.
+        x: ``(N, d)``: an array, a sparse matrix, a data frame of pandas or polars, or a Dask array or data frame.
+        y: targets, or ``None``.
+        weight: weights of rows ``(N,)``, not negative, or ``None``.
+        width: number of features that steps make per row.
+        reset: whether the estimator learns its columns from this data.
+        **checks: arguments of scikit-learn's ``validate_data``, for targets.
+    """
+    if any(map(is_dask, (x, y, weight))):
+        from hrf.learn.dask_rows import dask_rows
+
+        return dask_rows(
+            estimator, x, y, weight, width=width, reset=reset, multi_output=checks.get("multi_output", False)
+        )
+    shared: dict[str, Any] = {"dtype": DTYPES, "accept_sparse": "csr", "reset": reset}
+    if y is None:
+        x = validate_data(estimator, x, **shared)
+    else:
+        x, y = validate_data(estimator, x, y, **shared, **checks)
+    return ArrayRows(x, y, width, None if weight is None else _some_weights(weight, x.shape[0]))
+
+
+def _some_weights(weight: Any, n: int) -> Array:
+    weights = check_weights(weight, n)
+    if not weights.any():
+        raise ValueError(f"sample_weight is 0 for all {n} rows; expected at least one non-zero number")
+    return weights
+
 
 _SAMPLED = 6144  # rows that maps are chosen by and fitted to
 _SAMPLED_NUMBERS = 1 << 26  # the most numbers in them: 512 MB in float64

@@ -17,9 +17,8 @@ from typing_extensions import override
 
 from hrf import atomic_write
 from hrf.features.base import FeatureMap
-from hrf.features.encoding import encode
-from hrf.features.storage import load_part
-from hrf.learn.sums import Sums
+from hrf.features.files import encode, load_part
+from hrf.learn.rows import Sums
 from hrf.registry import Registered
 
 __all__ = ["Saved", "Stored", "load"]

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Generator
 
 import hrf
-from hrf.advice.summaries import map_flops, summary_flops
+from hrf.advice.errors import map_flops, summary_flops
 from hrf_paper.experiments.experiment import Part, Results
 from hrf_paper.speech.conformer import Method, ModelConfig, Plain
 from hrf_paper.speech.corpora import an4

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 import hrf
-from hrf.advice.summaries import map_flops
+from hrf.advice.errors import map_flops
 from hrf_paper.manipulation.scene import HIGHEST_POSE, LOWEST_POSE, VIEW
 
 # Attention methods by name, all with queries and keys of length one (paper, appendix on robotics).

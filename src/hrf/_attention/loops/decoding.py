@@ -1,4 +1,4 @@
-"""One step of decoding with features exp(±p), where p is affine in a vector (``features/affine.py``).
+"""One step of decoding with features exp(±p), where p is affine in a vector (`Affine`).
 
 Rows are batch elements and heads in one axis, N of them, and each has a state. One or several consecutive rows share a
 key, and one or several consecutive queries a row. States are ``(N, c, D)`` here, with the features last: a line of a

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hrf.checks import check_count, check_positive
-from hrf.handles import Handled
+from hrf.registry import Handled
 
 __all__ = ["SummarisedAttention", "SummaryCall", "SummaryReport"]
 

@@ -16,12 +16,10 @@ except ImportError as error:
         "hrf.integrations.transformers needs Transformers: pip install 'hybrid-random-features[transformers]'"
     ) from error
 
-from hrf.integrations.transformers.attention import register
-from hrf.integrations.transformers.convert import Report, convert
+from hrf.integrations.transformers.attention import load_maps, register, save_maps
+from hrf.integrations.transformers.conversion import Report, convert
 from hrf.integrations.transformers.interface import FITTED
-from hrf.integrations.transformers.map_files import load_maps, save_maps
-from hrf.integrations.transformers.observers import LayerReport
-from hrf.integrations.transformers.support import Support, check
+from hrf.integrations.transformers.support import LayerReport, Support, check
 
 __all__ = [
     "FITTED",

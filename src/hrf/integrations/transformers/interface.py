@@ -1,4 +1,4 @@
-"""Names of implementations in Transformers' attention interface, and models that do not use the interface.
+"""What Transformers hands to attention: masks and arguments, and names in its attention interface.
 
 Most models take their attention from `transformers.AttentionInterface`. Older models ignore it without a word
 (DeBERTa-v2), have a table of their own (Falcon) or use its masks alone (BLOOM). They are recognised by their source,
@@ -10,15 +10,253 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    prepare_padding_mask,
+    sdpa_mask,
+)
 
-from hrf.integrations.transformers.masks import mask
+__all__ = [
+    "FITTED",
+    "OBSERVED",
+    "SUMMARISED",
+    "AttentionCall",
+    "add",
+    "check_name",
+    "has_window",
+    "is_ours",
+    "mask",
+    "refuse",
+    "why_unsupported",
+    "windowed",
+]
 
-__all__ = ["FITTED", "OBSERVED", "SUMMARISED", "add", "check_name", "is_ours", "refuse", "why_unsupported"]
+# Masks for Hugging Face models, as far as linear attention can honour them: padding of keys, and causality.
+#
+# A model makes its mask once (`mask`, registered with Transformers) and passes it to the attention of every layer
+# (`AttentionCall.of`). In between, a causal mask is ``(B, S)``, with S the number of keys up to the last query, and a
+# bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks keys to attend to. Layers with a
+# sliding window shorter than the sequence get a mask of pairs, ``(B, 1, L, S)``, and keep exact attention (`windowed`).
+
+
+_WHY = "linear attention never forms the weight of a pair: it honours causality and padding of keys, no other mask"
+
+# Arguments that change the weights, and that models of Transformers may pass.
+_REFUSED = ("position_bias", "softcap", "s_aux", "cache")
+
+_ATTRIBUTE = "hrf_ignored"  # of a mask: which keys to ignore, in a tuple
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Tensor:
+    """Make a mask for Transformers; see `transformers.masking_utils.sdpa_mask` for the arguments.
+
+    Layers with a window of ``local_size`` keys get the mask of pairs of PyTorch's attention if the sequence is longer.
+    Other patterns that are neither causal nor bidirectional are formed and compared with both: a window wider than
+    the sequence, for instance, is no restriction.
+    """
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}; expected (batch, keys) ({_WHY})"
+        )
+
+    def pattern(function: Callable[..., Any], padding: Tensor | None = None) -> Tensor:
+        sizes = (batch_size, q_length, kv_length, int(q_offset), kv_offset)
+        dense = sdpa_mask(
+            *sizes, function, padding, allow_is_causal_skip=False, use_vmap=use_vmap, device=device
+        )
+        assert dense is not None
+        return dense
+
+    if local_size is not None and int(q_offset) + q_length > local_size:
+        return pattern(mask_function, attention_mask)
+    is_causal = mask_function is causal_mask_function
+    if not is_causal and mask_function is not bidirectional_mask_function:
+        dense = pattern(mask_function)
+        why = (
+            f"this model wants a mask that is neither causal nor bidirectional over its {q_length} queries and "
+            f"{kv_length} keys, such as packed sequences ({_WHY})"
+        )
+        matches = (dense == pattern(causal_mask_function)).all()
+        if torch.compiler.is_compiling():
+            # A graph cannot look at values now, so it checks them when it runs. Compiled decoders come here whenever
+            # they have no attention_mask, since sequences might be packed.
+            torch._assert_async(matches, why)
+            is_causal = True
+        else:
+            is_causal = bool(matches)
+            if not is_causal and not bool(dense.all()):
+                raise ValueError(why)
+    width = int(q_offset) + q_length - kv_offset if is_causal else kv_length
+    kept = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if kept is None:
+        kept = torch.ones(batch_size, kv_offset + width, dtype=torch.bool, device=device)
+    kept = kept[:, kv_offset : kv_offset + width]
+    made = kept if is_causal else kept[:, None, None]
+    if not torch.compiler.is_compiling():
+        setattr(made, _ATTRIBUTE, (_ignored(kept),))  # once for all layers
+    return made
+
+
+class AttentionCall(NamedTuple):
+    """Arguments of one call of the attention of a layer.
+
+    Attributes:
+        query: ``(B, H, L, d)``.
+        key: ``(B, H_kv, S, d)``, up to the last query if causal.
+        value: ``(B, H_kv, S, d_v)``.
+        ignore: keys to ignore, booleans ``(B, S)``, or ``None``.
+        is_causal: whether query i sees the keys 0 … S − L + i only.
+        scale: factor of the logits.
+        is_self: whether queries and keys are the same tokens, as far as the module tells: padding of the keys is
+            padding of the queries then.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    ignore: Tensor | None
+    is_causal: bool
+    scale: float
+    is_self: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None,
+        is_causal: bool | None,
+        others: dict[str, Any],
+    ) -> AttentionCall:
+        """Read the arguments that Transformers passes; refuse those that cannot be honoured."""
+        _check_arguments(module, others)
+        if attention_mask is None:
+            causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+            if causal and query.shape[2] not in (1, key.shape[2]):
+                raise ValueError(
+                    f"{type(module).__name__} is causal and has no mask for its {query.shape[2]} queries and "
+                    f"{key.shape[2]} keys; expected as many queries as keys, or a mask"
+                )
+        elif attention_mask.ndim == 2:
+            causal = True
+        elif attention_mask.dtype == torch.bool and attention_mask.shape[1:-1] == (1, 1):
+            causal = False
+        else:
+            raise ValueError(
+                f"attention_mask is a tensor of {attention_mask.dtype} and shape {tuple(attention_mask.shape)}; "
+                f"expected None, (batch, keys), or booleans (batch, 1, 1, keys) ({_WHY})"
+            )
+        ignore = None
+        if attention_mask is not None:
+            width = attention_mask.shape[-1]
+            if width != key.shape[2]:
+                key, value = key[:, :, :width], value[:, :, :width]
+            ignore = _ignored(attention_mask)
+            ignore = None if ignore is None else ignore.expand(len(key), -1)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        is_self = query.shape[2] == key.shape[2] and (causal or not _is_crossed(module))
+        return cls(query, key, value, ignore, causal, scale, is_self)
+
+    def rows(self) -> tuple[Tensor, bool]:
+        """Return queries, one per key if causal, and whether they are: a cache may hold more keys than queries."""
+        length, keys = self.query.shape[2], self.key.shape[2]
+        paired = self.is_causal and length > 1
+        # Outputs of added queries are dropped.
+        return F.pad(self.query, (0, 0, keys - length, 0)) if paired and keys > length else self.query, paired
+
+    def exact(self, dropout: float = 0.0) -> Tensor:
+        """Compute the attention exactly: ``(B, H, L, d_v)``."""
+        length, keys = self.query.shape[2], self.key.shape[2]
+        seen = self.query.new_ones(length, keys, dtype=torch.bool)
+        if self.is_causal:
+            seen = seen.tril(keys - length)
+        if self.ignore is not None:
+            seen = seen & ~self.ignore[:, None, None]
+        key, value = (self.for_queries(tensor) for tensor in (self.key, self.value))
+        return F.scaled_dot_product_attention(
+            self.query, key, value, attn_mask=seen, dropout_p=dropout, scale=self.scale
+        )
+
+    def for_queries(self, tensor: Tensor) -> Tensor:
+        """Repeat the heads of keys or values, one per query head."""
+        return tensor.repeat_interleave(self.query.shape[1] // tensor.shape[1], 1)
+
+
+def _check_arguments(module: nn.Module, others: Mapping[str, Any]) -> None:
+    """Refuse arguments that change the weights."""
+    for name in _REFUSED:
+        if others.get(name) is not None:
+            raise ValueError(
+                f"{type(module).__name__} passes {name}, which changes the weights of pairs ({_WHY})"
+            )
+
+
+def has_window(module: nn.Module) -> bool:
+    """Return whether attention of a layer is local: within a sliding window, or within chunks."""
+    if hasattr(module, "sliding_window"):
+        return module.sliding_window is not None
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and index is not None and index < len(kinds):
+        return kinds[index] in ("sliding_attention", "chunked_attention")
+    return getattr(config, "sliding_window", None) is not None
+
+
+def windowed(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    others: Mapping[str, Any],
+) -> tuple[Tensor, None] | None:
+    """Return PyTorch's attention for a layer whose window is shorter than the sequence, ``None`` for all others."""
+    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.shape[2] != query.shape[2]:
+        return None
+    if not has_window(module):
+        return None
+    _check_arguments(module, others)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+
+
+def _ignored(attended: Tensor) -> Tensor | None:
+    """Return which keys to ignore, ``(B, S)``, or ``None`` if there are none; read from the mask if it was noted."""
+    compiling = torch.compiler.is_compiling()  # graphs do not look at values
+    if not compiling and (noted := getattr(attended, _ATTRIBUTE, None)):
+        return cast("Tensor | None", noted[0])
+    attended = attended if attended.ndim == 2 else attended[:, 0, 0]
+    return None if not compiling and bool(attended.all()) else ~attended.bool()
+
+
+def _is_crossed(module: nn.Module) -> bool:
+    """Return whether a module may attend from a decoder to its encoder, which has a length of its own."""
+    return any(getattr(module, name, False) for name in ("is_cross_attention", "is_decoder"))
+
 
 FITTED = "hrf_fitted"  # name of the implementation that uses fitted maps
 SUMMARISED = "hrf-summarised"  # name of attention by summaries, without maps

@@ -1,15 +1,22 @@
-"""Convert a trained model from exact to linear attention, with maps fitted to its own data."""
+"""Convert a trained model from exact to linear attention, with maps fitted to its own data.
+
+In this order: progress of `convert`, the maps it tries, their speed, and `convert` itself.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
@@ -17,24 +24,223 @@ from transformers import PreTrainedModel
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
-from hrf.integrations.transformers.interface import SUMMARISED, refuse
-from hrf.integrations.transformers.ladder import LADDER, fit_clusters
-from hrf.integrations.transformers.masks import has_window
-from hrf.integrations.transformers.observers import (
+from hrf.fitting import ResidualFit, fit_residuals, samples
+from hrf.integrations.transformers.attention import attend
+from hrf.integrations.transformers.interface import SUMMARISED, AttentionCall, has_window, refuse
+from hrf.integrations.transformers.support import (
     LayerReport,
     Meter,
     Recorder,
     converted,
+    first_tensor,
     observed,
     original,
+    run,
     tried,
 )
-from hrf.integrations.transformers.progress import Steps, shown_steps
-from hrf.integrations.transformers.speed import Speed, measure_speed
-from hrf.integrations.transformers.support import first_tensor, run
-from hrf.nn.maps import NAMES, MapName, feature_map_for
+from hrf.nn import NAMES, MapName, feature_map_for
 
-__all__ = ["FITS", "Fit", "FitName", "Report", "convert"]
+__all__ = [
+    "FITS",
+    "LADDER",
+    "Fit",
+    "FitName",
+    "Report",
+    "Rung",
+    "Speed",
+    "Steps",
+    "Vectors",
+    "convert",
+    "extrapolated",
+    "fit_clusters",
+    "measure_speed",
+    "shown_steps",
+]
+
+# Progress of `convert` on stderr: a bar on a terminal, else a line per step.
+
+
+Item = TypeVar("Item")
+
+
+class Steps(Protocol):
+    """Function that passes items on and shows which one is at work."""
+
+    def __call__(self, what: str, items: Sequence[Item], names: Sequence[str] = ()) -> Iterable[Item]:
+        """Pass ``items`` on; ``what`` says what happens to them, and ``names`` what each is called."""
+
+
+@contextmanager
+def shown_steps(shown: bool) -> Iterator[Steps]:
+    """Show a bar on a terminal, one line per item elsewhere, or nothing."""
+    console = Console(stderr=True)
+    if not shown or not console.is_terminal:
+        yield _written if shown else _silent
+        return
+    with Progress(console=console, transient=True) as bar:
+
+        def track(what: str, items: Sequence[Item], names: Sequence[str] = ()) -> Iterable[Item]:
+            return bar.track(items, description=what)
+
+        yield track
+
+
+def _written(what: str, items: Sequence[Item], names: Sequence[str] = ()) -> Iterable[Item]:
+    for index, item in enumerate(items):
+        name = f": {names[index]}" if names else ""
+        print(f"{what} {index + 1} of {len(items)}{name}", file=sys.stderr, flush=True)
+        yield item
+
+
+def _silent(what: str, items: Sequence[Item], names: Sequence[str] = ()) -> Iterable[Item]:
+    return items
+
+
+# Maps from cheapest to most expensive, for `convert` with a quality to reach: more and more pairs of tokens are exact.
+
+
+_CLUSTERS = (64, 64)
+_SHARES = (0.05, 0.1, 0.2, 0.4)
+
+
+class Vectors(NamedTuple):
+    """Queries and keys of one layer, ``(H, N, d)`` each, and their clusters."""
+
+    queries: Tensor
+    keys: Tensor
+    clusters: ResidualFit
+
+
+class Rung(NamedTuple):
+    """A kind of map.
+
+    Attributes:
+        name: what it is called in messages.
+        fit: from the vectors of a layer to a map.
+    """
+
+    name: str
+    fit: Callable[[Vectors], FeatureMap]
+
+
+def fit_clusters(queries: Tensor, keys: Tensor, *, heads: int) -> Vectors:
+    """Cluster the vectors of a layer, once for all rungs."""
+    x, y = (samples(u, heads, name) for u, name in ((queries, "queries"), (keys, "keys")))
+    n_q, n_k = (min(n, u.shape[1]) for n, u in zip(_CLUSTERS, (x, y), strict=True))
+    return Vectors(queries, keys, fit_residuals(x, y, (n_q, n_k), "real-diagonal"))
+
+
+def _exponential(vectors: Vectors) -> FeatureMap:
+    return Exponential.fit(vectors.queries, vectors.keys, heads=len(vectors.queries), n_projections=128)
+
+
+def _clustered(vectors: Vectors, exact_share: float = 0.0) -> FeatureMap:
+    return ClusteredHybrid.fit(
+        vectors.queries,
+        vectors.keys,
+        base="separable",
+        recenter=True,
+        exact_share=exact_share,
+        clusters=vectors.clusters,
+        heads=len(vectors.queries),
+    )
+
+
+LADDER: Sequence[Rung] = (
+    Rung("exponential features, fitted", _exponential),
+    Rung("clusters", _clustered),
+    *(Rung(f"clusters, {s:.0%} of pairs exact", partial(_clustered, exact_share=s)) for s in _SHARES),
+)
+
+
+# Time of linear attention against exact attention on this machine, and the length from which it is faster.
+
+
+_BUDGET = 2.0  # seconds
+_CALLS = 3  # least number of calls per measurement
+
+
+class Speed(NamedTuple):
+    """Time of attention alone, in one layer, for one sequence.
+
+    Attributes:
+        length: number of tokens of the longest test sequence.
+        ratio: time of linear attention over that of exact attention at that length.
+        break_even: number of tokens from which linear attention is faster; ``math.inf`` if it never is, and
+            ``math.nan`` if that takes too long to measure.
+    """
+
+    length: int
+    ratio: float
+    break_even: float
+
+    def __str__(self) -> str:
+        place = f"exact at {self.length:,} tokens on this machine"
+        if self.ratio <= 1:
+            return f"attention is {1 / self.ratio:.1f} times as fast as {place}"
+        sentence = f"attention is slower than {place}: it takes {self.ratio:.1f} times as long; "
+        if math.isfinite(self.break_even):
+            return f"{sentence}it breaks even at about {float(f'{self.break_even:.2g}'):,.0f} tokens"
+        unknown = "where it breaks even would take too long to measure"
+        return sentence + (
+            unknown if math.isnan(self.break_even) else "it gains nothing with the length, either"
+        )
+
+
+@torch.no_grad()
+def measure_speed(call: AttentionCall, feature_map: FeatureMap, budget: float = _BUDGET) -> Speed:
+    """Time both at the length of a call, and at 2, 4, … times that until linear attention wins or time is up."""
+    begin, length = perf_counter(), call.key.shape[2]
+    call = call._replace(query=call.query[:1], key=call.key[:1], value=call.value[:1], ignore=None)
+    ratios: list[float] = []
+    while not ratios or ratios[-1] > 1:
+        longer = _repeated(call, 1 << len(ratios))
+        start = perf_counter()
+        ratios.append(_ratio(longer, feature_map))
+        # Twice the length takes up to four times as long.
+        if perf_counter() - begin + 4 * (perf_counter() - start) > budget:
+            break
+    return Speed(length, ratios[0], extrapolated(length, ratios))
+
+
+def extrapolated(length: int, ratios: list[float]) -> float:
+    """Return where the ratio is 1, given it at ``length``, 2 · ``length``, …, by a power law of the last two."""
+    if ratios[0] <= 1:
+        return length
+    if len(ratios) == 1:
+        return math.nan
+    before, last = ratios[-2:]
+    slope = math.log2(last / before)
+    if slope >= 0:
+        return math.inf
+    return length * 2 ** (len(ratios) - 1 - math.log2(last) / slope)
+
+
+def _ratio(call: AttentionCall, feature_map: FeatureMap) -> float:
+    """Return the time of linear attention over that of exact attention: the shortest of several calls, in turns."""
+    key, value = call.for_queries(call.key), call.for_queries(call.value)
+
+    def exact() -> Tensor:
+        causal = call.is_causal and key.shape[2] == call.query.shape[2]
+        return F.scaled_dot_product_attention(call.query, key, value, is_causal=causal, scale=call.scale)
+
+    calls: list[Callable[[], Tensor]] = [lambda: attend(call, feature_map), exact]
+    shortest = [math.inf, math.inf]
+    for _ in range(_CALLS):
+        for index, function in enumerate(calls):
+            start = perf_counter()
+            function()
+            shortest[index] = min(shortest[index], perf_counter() - start)
+    return shortest[0] / shortest[1]
+
+
+def _repeated(call: AttentionCall, times: int) -> AttentionCall:
+    query, key, value = (u.repeat(1, 1, times, 1) for u in (call.query, call.key, call.value))
+    return call._replace(query=query, key=key, value=value)
+
+
+# Conversion itself: fit a map per layer, measure, and keep the cheapest that reaches the quality asked for.
+
 
 # Called as ``fit(queries, keys, heads=H)`` with vectors ``(H, N, d)``, such that exp(qᵀk) is the kernel.
 Fit = Callable[..., FeatureMap]

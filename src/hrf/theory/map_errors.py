@@ -1,4 +1,19 @@
-"""Complex exponential estimators (paper, Sec. 2.3): closed-form covariances and MSEs (derived here).
+"""Moments and MSEs of single maps: the bases of the paper, complex exponential maps, FAVOR++ and FAVOR#.
+
+The two bases of the paper (Choromanski et al., ICLR 2022), Lemma 2.2: trigonometric and positive features.
+
+With Δ = x − y, z = x + y and SM = e^{xᵀy},
+
+    MSE(trig) = (1/2m) e^{‖z‖²} SM⁻² (1 − e^{−‖Δ‖²})²,    MSE(++) = (1/2m) e^{‖z‖²} SM² (1 − e^{−‖z‖²})².
+
+As e^{‖z‖²} = e^{‖Δ‖²} SM⁴, both are SM² (1/2m) e^{s}(1 − e^{−s})² with s = ‖Δ‖² and s = ‖z‖². They are
+computed in this form: one formula, no cancellation at s = 0, no overflow. ``x`` and ``y`` are ``(..., d)``
+and broadcast; ``orthogonal`` means rows in Haar blocks, corrected as ``hrf.theory.orthogonal`` derives.
+
+These are special cases of complex exponential estimators, written out on their own, so that tests
+can compare the general form with an independent witness.
+
+Complex exponential estimators (paper, Sec. 2.3): closed-form covariances and MSEs (derived here).
 
 An invertible matrix A gives K̂ = mean over m rows ω ~ N(0, I) of
 
@@ -7,6 +22,12 @@ An invertible matrix A gives K̂ = mean over m rows ω ~ N(0, I) of
 where z_A = Ax + A⁻ᵀy and v² = Σ vₖ² is the bilinear square. An antithetic estimator averages T_A(ω) and
 T_A(−ω). A = I is the positive map (SM⁺, antithetic SM⁺⁺), A = iI the trigonometric map. All functions take
 ``x`` and ``y`` of shape ``(..., d)``, broadcast over the leading axes, and return ``(...)``.
+
+MSEs of the later positive maps, OPRF (FAVOR++) and SDERF (FAVOR#), in closed form (derived here).
+
+Both use features m^{−1/2} D exp(ωᵀ𝐀ω + ωᵀBu − ‖u‖²/2) with 𝐀 = diag(a_l), B = (I − 4𝐀)^{1/2} Qᵀ,
+D = det(I − 4𝐀)^{1/4} and an orthogonal Q: OPRF with one a for all coordinates (Likhosherstov et al., 2022),
+SDERF with one a_l per eigenvector (Likhosherstov et al., 2023). a = 0 is the single positive map.
 """
 
 from __future__ import annotations
@@ -16,17 +37,78 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hrf.theory.orthogonal import orthogonal_excess, orthogonal_share
-from hrf.theory.scaled import Scaled, scaled_sum
+from hrf.theory.orthogonal import Scaled, orthogonal_excess, orthogonal_share, scaled_sum
 
 __all__ = [
     "Products",
     "covariance_of_products",
-    "exponential_covariance",
-    "exponential_log_mse",
     "exponential_mse",
-    "shifted_sum",
+    "optimal_log_relative_mse",
+    "positive_mse",
+    "trigonometric_mse",
 ]
+
+
+def trigonometric_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
+    """Log MSE(trig) = 2xᵀy + ‖Δ‖² + 2 log(1 − e^{−‖Δ‖²}) − log 2m (paper, Lemma 2.2)."""
+    return _trigonometric_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
+
+
+def trigonometric_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
+    """MSE(trig) (paper, Lemma 2.2); zero where x = y.
+
+    >>> x = torch.tensor([[0.3, 0.4], [0.0, 1.0]])
+    >>> trigonometric_mse(x, x, 8)
+    tensor([0., 0.])
+    """
+    return trigonometric_log_mse(x, y, n_projections, orthogonal=orthogonal).exp()
+
+
+def trigonometric_relative_error(
+    x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False
+) -> Tensor:
+    """√MSE(trig)/SM(x, y) (paper, Definition 3.3)."""
+    return (_trigonometric_variance(x, y, n_projections, orthogonal).log() / 2).exp()
+
+
+def positive_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
+    """Log MSE(++) = 2xᵀy + ‖z‖² + 2 log(1 − e^{−‖z‖²}) − log 2m (paper, Lemma 2.2)."""
+    return _positive_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
+
+
+def positive_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
+    """MSE(++) (paper, Lemma 2.2); zero where x = −y.
+
+    >>> x = torch.tensor([[0.3, 0.4], [0.0, 1.0]])
+    >>> positive_mse(x, -x, 8)
+    tensor([0., 0.])
+    """
+    return positive_log_mse(x, y, n_projections, orthogonal=orthogonal).exp()
+
+
+def positive_relative_error(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
+    """√MSE(++)/SM(x, y) (paper, Definition 3.3)."""
+    return (_positive_variance(x, y, n_projections, orthogonal).log() / 2).exp()
+
+
+def _trigonometric_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: bool) -> Scaled:
+    square = (x - y).square().sum(-1)
+    return _relative_variance(square, -square, n_projections, x.shape[-1] if orthogonal else None)
+
+
+def _positive_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: bool) -> Scaled:
+    square = (x + y).square().sum(-1)
+    return _relative_variance(square, square, n_projections, x.shape[-1] if orthogonal else None)
+
+
+def _relative_variance(square: Tensor, bilinear: Tensor, n_projections: int, dim: int | None) -> Scaled:
+    """(1/2m) e^s (1 − e^{−s})², plus the covariance of orthogonal rows where ``dim`` is given."""
+    variance = Scaled(torch.expm1(-square).square() / (2 * n_projections), square)
+    share = 0.0 if dim is None else orthogonal_share(n_projections, dim)
+    if dim is None or share == 0:
+        return variance
+    excess = orthogonal_excess(bilinear, bilinear, bilinear, dim)
+    return scaled_sum(variance, Scaled.plain(share * excess))
 
 
 def shifted_sum(x: Tensor, y: Tensor, matrix: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -210,3 +292,84 @@ def _mean_exp_excess(uu: Tensor, vv: Tensor, vu: Tensor, uv: Tensor) -> Scaled:
     even = scaled_sum(_cosh_excess(vv, vu + uv), _cosh_excess(vv, vu - uv)).times(0.5)
     expm1 = Scaled(-uu.sign() * torch.expm1(-uu.abs()), uu.clamp_min(0))
     return scaled_sum(even.times_exp(uu), sinh.times(vu.sin() * uv.sin()).times_exp(uu), expm1)
+
+
+def optimal_log_relative_mse(
+    form: Tensor, square: Tensor, n_projections: int, a: Tensor, *, orthogonal: bool = False
+) -> Tensor:
+    """Log of MSE/e^{2xᵀy} = (1/m)[Π_l (1 − 4a_l)(1 − 8a_l)^{−1/2} exp(ζ_l²/(1 − 8a_l)) − 1], ζ = Qᵀ(x + y).
+
+    Orthogonal rows are covered for equal a_l only: weighting a row by e^{2a‖ω‖²} then rescales its
+    length and keeps its direction, so two rows covary as in the positive map.
+
+    Args:
+        form: The quadratic form Σ_l ζ_l²/(1 − 8a_l).
+        square: ‖x + y‖², of the same shape.
+        n_projections: m, the number of rows ω.
+        a: The a_l, below 1/8, ``(..., d)``; the leading axes broadcast against ``form``.
+        orthogonal: Whether the rows come in Haar blocks.
+
+    Raises:
+        ValueError: If any a_l ≥ 1/8, where the MSE is infinite.
+        NotImplementedError: If rows are orthogonal and the a_l differ.
+    """
+    if bool((a >= 1 / 8).any()):
+        raise ValueError(f"a must be below 1/8 for a finite MSE, got {a.max().item()}")
+    # (1 − 4a)²/(1 − 8a) = 1 + 16a²/(1 − 8a)
+    logarithm = form + torch.log1p(16 * a.square() / (1 - 8 * a)).sum(-1) / 2
+    variance = Scaled(-torch.expm1(-logarithm) / n_projections, logarithm)
+    dim = a.shape[-1]
+    share = orthogonal_share(n_projections, dim) if orthogonal else 0.0
+    if share == 0:
+        return variance.log()
+    if bool((a != a[..., :1]).any()):
+        raise NotImplementedError(
+            "no closed form is known for orthogonal rows with different a_l; it is for iid rows, or equal a_l"
+        )
+    excess = orthogonal_excess(square, square, square, dim)
+    return scaled_sum(variance, Scaled.plain(share * excess)).log()
+
+
+def optimal_log_mse(
+    x: Tensor,
+    y: Tensor,
+    n_projections: int,
+    a: Tensor | float,
+    basis: Tensor | None = None,
+    *,
+    orthogonal: bool = False,
+) -> Tensor:
+    """Log MSE = 2xᵀy + ``optimal_log_relative_mse`` of x + y.
+
+    Args:
+        x: Queries ``(..., d)``.
+        y: Keys ``(..., d)``, broadcast against ``x``.
+        n_projections: m, the number of rows ω.
+        a: The a_l, below 1/8: a number, or one per column of the basis, ``(..., d)``.
+        basis: Q, ``(..., d, d)`` with orthonormal columns; None for the identity.
+        orthogonal: Whether the rows come in Haar blocks, for equal a_l only.
+    """
+    z = x + y
+    zeta = z if basis is None else (z.unsqueeze(-2) @ basis).squeeze(-2)
+    a = torch.as_tensor(a, dtype=z.dtype, device=z.device).expand_as(z)
+    form, square = (zeta.square() / (1 - 8 * a)).sum(-1), z.square().sum(-1)
+    relative = optimal_log_relative_mse(form, square, n_projections, a, orthogonal=orthogonal)
+    return relative + 2 * (x * y).sum(-1)
+
+
+def optimal_mse(
+    x: Tensor,
+    y: Tensor,
+    n_projections: int,
+    a: Tensor | float,
+    basis: Tensor | None = None,
+    *,
+    orthogonal: bool = False,
+) -> Tensor:
+    """MSE: the exponential of ``optimal_log_mse``.
+
+    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    >>> optimal_mse(x, -x, 8, 0.0)  # a = 0 is the positive map: exact where x + y = 0
+    tensor(0., dtype=torch.float64)
+    """
+    return optimal_log_mse(x, y, n_projections, a, basis, orthogonal=orthogonal).exp()

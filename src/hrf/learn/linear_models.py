@@ -1,0 +1,287 @@
+"""Models from normal equations: what all models share (features, streaming `fit` and `partial_fit`), ridge and PCA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils.validation import check_is_fitted
+from typing_extensions import Self
+
+from hrf.advice.kernel_advisor import KernelName
+from hrf.checks import check_count
+from hrf.features.base import FeatureMap
+from hrf.learn.random_features import RandomFeatures, rows_of
+from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums, as_columns
+from hrf.learn.storage import Saved
+from hrf.projections import ProjectionKind
+
+__all__ = ["FeatureModel", "KernelPCA", "KernelRidge", "WeightedModel", "linear_step", "row_sums"]
+
+
+class FeatureModel(Saved, BaseEstimator):
+    """A linear model on random features; subclasses define `_begin` and `_add`.
+
+    `fit` and `partial_fit` read rows block by block and keep what does not grow with their number.
+    """
+
+    def __init__(
+        self,
+        kernel: KernelName,
+        gamma: float | str,
+        feature_map: str | FeatureMap,
+        n_features: int,
+        projection: ProjectionKind,
+        random_state: Any,
+    ) -> None:
+        self.kernel = kernel
+        self.gamma = gamma
+        self.feature_map = feature_map
+        self.n_features = n_features
+        self.projection = projection
+        self.random_state = random_state
+
+    # Arguments of scikit-learn's ``validate_data`` for targets.
+    _target_checks: ClassVar[dict[str, Any]] = {}
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows ``X (N, d)`` and targets y: arrays, data frames, or Dask collections."""
+        return self._learn(X, y, reset=True)
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Continue with more rows; the first call chooses γ and the map by its rows."""
+        return self._learn(X, y, reset=not hasattr(self, "features_"))
+
+    def _learn(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Self:
+        rows = self._rows(x, y, weight, reset=reset)
+        if reset:
+            self._begin(rows)
+        self._add(rows)
+        return self
+
+    def _begin(self, rows: Rows) -> None:
+        """Forget everything; choose γ and the map."""
+        self.features_ = self._features().fit_rows(rows, self._numbers)
+
+    def _add(self, rows: Rows) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not define how it learns")
+
+    def _features(self, **changes: Any) -> RandomFeatures:
+        """Return the transformer with the parameters of the model, not fitted."""
+        arguments = {
+            "kernel": self.kernel,
+            "gamma": self.gamma,
+            "feature_map": self.feature_map,
+            "n_components": self.n_features,
+            "projection": self.projection,
+            "random_state": self.random_state,
+        }
+        return RandomFeatures(**arguments | changes)
+
+    def _numbers(self, y: Array) -> Array:
+        """Turn targets into numbers ``(n, k)`` to choose a map by."""
+        return as_columns(y).astype(np.float64)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _rows(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Rows:
+        if y is None and self.__sklearn_tags__().target_tags.required:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None; expected one target per row"
+            )
+        return rows_of(self, x, y, weight, width=self.n_features, reset=reset, **self._target_checks)
+
+    def _new_rows(self, x: Any) -> Rows:
+        """Check rows to predict for."""
+        check_is_fitted(self, "features_")
+        return rows_of(self, x, width=self.n_features, reset=False)
+
+
+class WeightedModel(FeatureModel):
+    """A model whose rows may have weights: a row of weight w counts as w equal rows, except where maps are chosen."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from rows ``X (N, d)``, targets y, and weights ``(N,)``: arrays, data frames, or Dask collections."""
+        return self._learn(X, y, sample_weight, reset=True)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue with more rows; the first call chooses γ and the map by its rows."""
+        return self._learn(X, y, sample_weight, reset=not hasattr(self, "features_"))
+
+
+def row_sums(features: RandomFeatures, numbers: Callable[[Array], Array] | None, block: Block) -> Sums:
+    """Step of `Rows`: normal equations of a block, with targets turned into numbers unless they are left out."""
+    y = None if numbers is None else numbers(block.y)
+    return Sums.of(block._replace(x=features.block(block.x), y=y))
+
+
+# `KernelRidge`: ridge regression on features, by the normal equations.
+
+
+class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
+    """Kernel ridge regression: min Σ ‖y − wᵀφ(x) − b‖² + α‖w‖², with an intercept b that is not penalised.
+
+    Sums of D² + Dk numbers are all that is kept of the rows, so that memory does not depend on how many there are.
+
+    Args:
+        alpha: the penalty α.
+        kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
+        gamma: γ or ``"scale"``, as in `RandomFeatures`.
+        feature_map: ``"auto"``, a name or a map, as in `RandomFeatures`.
+        n_features: the largest number D of features.
+        projection: one of `hrf.projections.KINDS`.
+        random_state: a seed, a ``RandomState`` or ``None``.
+
+    Attributes:
+        features_: the fitted `RandomFeatures`.
+        coef_: w, ``(D,)``, or ``(D, k)`` for k targets per row.
+        intercept_: b.
+        sums_: the normal equations, for `partial_fit`.
+
+    >>> import numpy as np
+    >>> from hrf.learn import KernelRidge
+    >>> x = np.random.default_rng(0).uniform(-3, 3, size=(1000, 1))
+    >>> model = KernelRidge(alpha=1e-3, gamma=0.5, random_state=0).fit(x, np.sin(x[:, 0]))
+    >>> model.score(x, np.sin(x[:, 0])) > 0.999
+    True
+    """
+
+    _target_checks: ClassVar = {"multi_output": True, "y_numeric": True}
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        kernel: KernelName = "rbf",
+        gamma: float | str = "scale",
+        feature_map: str | FeatureMap = "auto",
+        n_features: int = 256,
+        projection: ProjectionKind = "orthogonal",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(kernel, gamma, feature_map, n_features, projection, random_state)
+        self.alpha = alpha
+
+    def predict(self, X: Any) -> Any:
+        """Return predictions ``(N,)`` or ``(N, k)``; lazily for Dask collections."""
+        rows = self._new_rows(X)
+        return rows.map(partial(linear_step, self.features_, self.coef_, self.intercept_))
+
+    def _begin(self, rows: Rows) -> None:
+        if not (isinstance(self.alpha, int | float) and self.alpha >= 0):
+            raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more")
+        super()._begin(rows)
+        self.sums_: Sums | None = None
+        self.flat_ = rows.flat_targets
+
+    def _add(self, rows: Rows) -> None:
+        sums = rows.reduce(partial(row_sums, self.features_, self._numbers), Sums.plus)
+        if self.sums_ is not None and len(sums.targets) != len(self.sums_.targets):
+            raise ValueError(
+                f"y has {len(sums.targets)} targets per row; expected {len(self.sums_.targets)}, as in the rows before"
+            )
+        self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
+        centred = self.sums_.centred()
+        coef = Spectrum.of(centred.gram).solve(self.alpha, centred.cross)
+        intercept = (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows
+        self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
+
+
+def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array) -> Array:
+    """Step of `Rows`: φᵀw + b of a block, in the precision of x."""
+    return (features.block(x) @ coef.astype(x.dtype) + intercept).astype(x.dtype)
+
+
+# `KernelPCA`: principal components of features.
+
+
+class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel):
+    """Kernel principal components: projections of φ(x) less its mean on the axes of largest variance.
+
+    The projections are those of scikit-learn's ``KernelPCA``, up to signs and the error of the features; nothing of the
+    size of the kernel matrix is made.
+
+    Args:
+        n_components: number of axes.
+        kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
+        gamma: γ or ``"scale"``, as in `RandomFeatures`.
+        feature_map: ``"auto"``, a name or a map, as in `RandomFeatures`.
+        n_features: the largest number D of features.
+        projection: one of `hrf.projections.KINDS`.
+        random_state: a seed, a ``RandomState`` or ``None``.
+
+    Attributes:
+        features_: the fitted `RandomFeatures`.
+        components_: the axes in feature space, ``(n_components, D)``, of length 1.
+        eigenvalues_: sums of squares along the axes: the eigenvalues of the centred kernel matrix.
+        explained_variance_ratio_: their shares of the total.
+
+    >>> import numpy as np
+    >>> from hrf.learn import KernelPCA
+    >>> x = np.random.default_rng(0).normal(size=(300, 4))
+    >>> KernelPCA(n_components=3, random_state=0).fit_transform(x).shape
+    (300, 3)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        kernel: KernelName = "rbf",
+        gamma: float | str = "scale",
+        feature_map: str | FeatureMap = "auto",
+        n_features: int = 256,
+        projection: ProjectionKind = "orthogonal",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(kernel, gamma, feature_map, n_features, projection, random_state)
+        self.n_components = n_components
+
+    def transform(self, X: Any) -> Any:
+        """Project rows ``X (N, d)`` on the axes: ``(N, n_components)``; lazily for Dask collections."""
+        rows = self._new_rows(X)
+        axes = self.components_.T
+        return rows.map(partial(linear_step, self.features_, axes, -self.mean_ @ axes))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _rows(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Rows:
+        return super()._rows(x, None, reset=reset)
+
+    def _begin(self, rows: Rows) -> None:
+        super()._begin(rows)
+        width = self.features_.feature_map_.feature_dim
+        if check_count("n_components", self.n_components) > width:
+            raise ValueError(
+                f"n_components is {self.n_components}; expected at most the number of features, {width}"
+            )
+        self.sums_: Sums | None = None
+
+    def _add(self, rows: Rows) -> None:
+        sums = rows.reduce(partial(row_sums, self.features_, None), Sums.plus)
+        self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
+        values, vectors = Spectrum.of(self.sums_.centred().gram)
+        axes = np.ascontiguousarray(vectors[:, ::-1][:, : self.n_components].T)
+        # One sign for one axis, whatever LAPACK returns.
+        largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
+        self.components_ = axes * np.where(largest < 0, -1.0, 1.0)
+        self.eigenvalues_ = values[::-1][: self.n_components].copy()
+        self.explained_variance_ratio_ = self.eigenvalues_ / max(float(values.sum()), np.finfo(float).tiny)
+        self.mean_ = self.sums_.features / self.sums_.n_rows
