@@ -20,7 +20,7 @@ from hrf.checks import not_finite
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive
 
-__all__ = ["FAILURES", "Advice", "Data", "Progress", "advise", "as_vectors"]
+__all__ = ["FAILURES", "Advice", "Progress", "advise", "as_vectors"]
 
 # Queries, keys and values that `advise` was given: checked, scaled and split.
 

@@ -27,10 +27,8 @@ from hrf.features.optimal import AsymmetricExponential, DenseExponential, Optima
 from hrf.fitting import ResidualFit, fit_residuals
 
 __all__ = [
-    "MOST_COLUMNS",
     "UNITS",
     "Builder",
-    "Cost",
     "Proposal",
     "Unit",
     "check_matrix",

@@ -23,16 +23,7 @@ from hrf.features.hybrid import AngularHybrid
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.projections import ProjectionKind
 
-__all__ = [
-    "ADVISED",
-    "LEAST_ROWS",
-    "NAMES",
-    "KernelName",
-    "MapName",
-    "advise_kernel",
-    "input_scale",
-    "make_map",
-]
+__all__ = ["ADVISED", "LEAST_ROWS", "NAMES", "KernelName", "advise_kernel", "input_scale", "make_map"]
 
 # Maps for kernel machines by name: at most so many features, fitted to rows where the map is fitted at all.
 #

@@ -15,7 +15,7 @@ from hrf.advice.advisor import Advice
 from hrf.advice.figure import figure
 from hrf.advice.findings import HEADER, Candidate, cells, counts, terms_of, uniform_cells
 
-__all__ = ["page", "publish", "table", "to_json"]
+__all__ = ["page", "publish", "to_json"]
 
 _BEST = "best.safetensors"
 

@@ -25,7 +25,7 @@ from hrf.distributed.ranks import Description, Group, Ranks, digest, fingerprint
 from hrf.features.base import FeatureMap
 from hrf.numerics import check_finite, without_autocast
 
-__all__ = ["Shard", "after", "attend_packed", "attention", "finished", "meet"]
+__all__ = ["attention"]
 
 # States of all ranks meet: one sum for all (bidirectional), or the sum of the ranks before each (causal).
 #

@@ -21,7 +21,7 @@ from hrf.fitting import assign
 from hrf.numerics import Features, common_scale, finite
 from hrf.projections import draw
 
-__all__ = ["Active", "ClusterEstimates", "ClusterFeatures", "PairGroups", "gather_rows", "look_up"]
+__all__ = ["Active", "ClusterEstimates", "gather_rows", "look_up"]
 
 # Tokens grouped by cluster, so that functions of pairs are applied to active blocks only.
 

@@ -58,11 +58,9 @@ __all__ = [
     "DEFAULTS",
     "FEATURES",
     "ClusterBase",
-    "ClusterSettings",
     "ClusteredHybrid",
     "DefaultMap",
     "ResidualFeatures",
-    "fitted_parts",
 ]
 
 # The parts of a clustered hybrid, fitted to data: centres, a map for the pairs, pairs with special treatment.

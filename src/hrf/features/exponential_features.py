@@ -25,19 +25,7 @@ from hrf.features.flops import Flops
 from hrf.numerics import Features, can_look, check_finite, check_range, half_square, is_traced, log_limits
 from hrf.projections import Projections
 
-__all__ = [
-    "Affine",
-    "ComplexMatrix",
-    "ExponentialFeatures",
-    "ExponentialRows",
-    "extended",
-    "is_real",
-    "matrix_pair",
-    "product",
-    "pulled_back",
-    "quarter_turn",
-    "relative",
-]
+__all__ = ["Affine", "ExponentialFeatures", "ExponentialRows", "is_real", "matrix_pair"]
 
 # Complex matrices in real arithmetic: u = Ax as a real and an imaginary part.
 #

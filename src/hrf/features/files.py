@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from hrf.projections import Projections
 from hrf.registry import Registered, UndefinedClass, find, is_own, name_of
 
-__all__ = ["FORMAT", "encode", "load_part"]
+__all__ = ["encode", "load_part"]
 
 FORMAT = 1
 

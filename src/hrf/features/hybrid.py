@@ -27,17 +27,7 @@ from hrf.fitting import DiagonalKind, kmeans, matrix_from_centers, samples
 from hrf.numerics import Features, check_finite, check_range, common_scale, half_square
 from hrf.projections import ProjectionKind, Projections
 
-__all__ = [
-    "AngularHybrid",
-    "GaussianHybrid",
-    "GaussianMixture",
-    "Hybrid",
-    "bipolar_bases",
-    "check_parts",
-    "compose",
-    "relative_covariance",
-    "share_projections",
-]
+__all__ = ["AngularHybrid", "GaussianHybrid", "GaussianMixture", "Hybrid"]
 
 # The composition lemma (paper, Sec. 2.2): features of a hybrid from features of its parts.
 #

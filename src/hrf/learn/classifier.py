@@ -33,7 +33,7 @@ from hrf.learn.random_features import RandomFeatures, seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
 
-__all__ = ["LOSSES", "KeptRows", "KernelClassifier", "Loss", "LossName", "keep", "kept_per_class", "loss_of"]
+__all__ = ["LOSSES", "KernelClassifier", "loss_of"]
 
 # Losses of linear classifiers: value and slope at scores.
 #

@@ -24,7 +24,7 @@ except ImportError as error:
         f"{error.name} is missing; pip install 'hybrid-random-features[dask]' brings it"
     ) from error
 
-__all__ = ["DaskRows", "dask_rows"]
+__all__ = ["dask_rows"]
 
 Result = TypeVar("Result")
 

@@ -27,7 +27,7 @@ from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Rows, as_columns, ch
 from hrf.learn.storage import Saved
 from hrf.projections import ProjectionKind
 
-__all__ = ["RandomFeatures", "is_dask", "rows_of", "seed_of"]
+__all__ = ["RandomFeatures", "rows_of", "seed_of"]
 
 # Data that estimators are given: checked and turned into `Rows`.
 

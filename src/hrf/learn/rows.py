@@ -29,7 +29,6 @@ __all__ = [
     "Sums",
     "advance",
     "as_columns",
-    "block_size",
     "check_weights",
     "progress",
     "wanted",

@@ -21,7 +21,7 @@ from hrf.features.files import encode, load_part
 from hrf.learn.rows import Sums
 from hrf.registry import Registered
 
-__all__ = ["Saved", "Stored", "load"]
+__all__ = ["Saved", "load"]
 
 
 class Stored(Registered, nn.Module):

@@ -43,18 +43,13 @@ from hrf.nn import NAMES, MapName, feature_map_for
 __all__ = [
     "FITS",
     "LADDER",
-    "Fit",
     "FitName",
     "Report",
-    "Rung",
     "Speed",
-    "Steps",
-    "Vectors",
     "convert",
     "extrapolated",
     "fit_clusters",
     "measure_speed",
-    "shown_steps",
 ]
 
 # Progress of `convert` on stderr: a bar on a terminal, else a line per step.

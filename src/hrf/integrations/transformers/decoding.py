@@ -28,7 +28,7 @@ from hrf._attention import AttentionState, loops
 from hrf.features.base import FeatureMap
 from hrf.integrations.transformers.interface import AttentionCall
 
-__all__ = ["Kept", "attend_and_keep", "hashes", "layer_of"]
+__all__ = ["attend_and_keep", "hashes", "layer_of"]
 
 # Hashes of keys and values, to tell whether a cache still holds the ones that a state has summed up.
 #

@@ -35,7 +35,6 @@ __all__ = [
     "check_name",
     "has_window",
     "is_ours",
-    "mask",
     "refuse",
     "why_unsupported",
     "windowed",

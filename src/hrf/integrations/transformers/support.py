@@ -27,13 +27,11 @@ from hrf.integrations.transformers.interface import (
 __all__ = [
     "LayerReport",
     "Meter",
-    "Observer",
     "Recorder",
     "Support",
     "check",
     "converted",
     "first_tensor",
-    "made_up_inputs",
     "observed",
     "original",
     "run",
