@@ -9,6 +9,7 @@ from scipy.linalg import hadamard
 from torch import Generator
 
 import hrf
+from hrf import projections
 from hrf.projections import KINDS, Projections, _times_hadamard, draw
 
 
@@ -46,8 +47,9 @@ def test_heads_are_independent_draws(kind):
 
 @pytest.mark.stat
 @gaussian_kinds
-@pytest.mark.parametrize("n", [2, 5])
-def test_every_entry_of_every_row_is_standard_normal(kind, n):
+@pytest.mark.parametrize(("n", "square"), [(2, 1), (2, 1024), (5, 1024)])
+def test_every_entry_of_every_row_is_standard_normal(kind, n, square, monkeypatch):
+    monkeypatch.setattr(projections, "_SQUARE", square)
     omega = draw(kind, n, 3, heads=4000, generator=seeded(), dtype=torch.float64)
     for row in range(n):
         for column in range(3):
@@ -72,8 +74,10 @@ def test_rows_of_a_block_are_orthogonal(kind):
     assert gram[:8, 8:].abs().max() > 0.1  # another block, another rotation
 
 
+@pytest.mark.parametrize("square", [1, 1024])
 @pytest.mark.parametrize("n", [1, 3, 4, 5])
-def test_simplex_rows_point_to_the_corners(n):
+def test_simplex_rows_point_to_the_corners(n, square, monkeypatch):
+    monkeypatch.setattr(projections, "_SQUARE", square)
     omega = draw("simplex", n, 5, generator=seeded(), dtype=torch.float64)
     unit = omega / omega.norm(dim=-1, keepdim=True)
     expected = torch.full((n, n), -1 / 4, dtype=torch.float64).fill_diagonal_(1)

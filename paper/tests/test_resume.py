@@ -135,7 +135,7 @@ def test_a_damaged_part_is_named(content, tmp_path, monkeypatch):
     result = run(toy, tmp_path, monkeypatch)
     assert (result.exit_code, toy.ran) == (2, [])
     assert result.stderr == (
-        f"hrf: {path} is damaged: remove it, and the same command computes this part again\n"
+        f"hrf: {path} is damaged or was edited: remove it, and the same command computes this part again\n"
     )
     path.unlink()
     assert run(toy, tmp_path, monkeypatch).exit_code == 0

@@ -38,6 +38,10 @@ ProjectionKind = Literal["iid", "orthogonal", "hadamard", "simplex", "halton", "
 KINDS: tuple[ProjectionKind, ...] = get_args(ProjectionKind)
 
 
+# Up to so many dimensions a block is drawn as a square matrix, so that few rows point where the first of many would.
+_SQUARE = 1024
+
+
 def _normal(*shape: int, generator: Generator | None) -> Tensor:
     device = "cpu" if generator is None else generator.device
     return torch.randn(*shape, generator=generator, dtype=torch.float64, device=device)
@@ -49,8 +53,8 @@ def _chi(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
 
 
 def _haar(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
-    """Draw orthonormal rows, uniform among all sets of them: (heads, blocks, min(n, dim), dim), n rows or more."""
-    if n < dim:  # QR of n columns: no more numbers than ω has
+    """Draw orthonormal rows, uniform among all sets of them: (heads, blocks, n or dim, dim), n rows or more."""
+    if n < dim and dim > _SQUARE:  # QR of n columns: no more numbers than ω has
         return _uniform_columns(_normal(heads, 1, dim, n, generator=generator)).mT
     return _uniform_columns(_normal(heads, math.ceil(n / dim), dim, dim, generator=generator))
 
@@ -91,7 +95,7 @@ def _simplex(heads: int, n: int, dim: int, generator: Generator | None) -> Tenso
     if dim == 1:  # a simplex with one corner has no direction
         return _iid(heads, n, dim, generator)
     # Corner i is eᵢ less the centroid, scaled to length 1: pairwise products are −1/(d − 1).
-    if n < dim:
+    if n < dim and dim > _SQUARE:
         # The axes that are not drawn count in the centroid: their sum has length √(d − n) in a random direction.
         axes, rest = _haar(heads, n + 1, dim, generator)[..., : n + 1, :].split([n, 1], -2)
         centroid = (axes.sum(-2, keepdim=True) + math.sqrt(dim - n) * rest) / dim
