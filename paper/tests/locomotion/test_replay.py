@@ -18,7 +18,7 @@ def look(depth=DEPTH, kept=KEPT, picture=None):
 
 
 def test_the_stored_policy_crosses_fields_that_it_has_never_seen(capsys):
-    """It crossed 48 of 50; which fields it crosses depends on the processor's rounding. Fewer than 3 of 5: p < 0.001."""
+    """It crossed 48 of 50; which fields depends on the processor's rounding. Fewer than 3 of 5: p < 0.001."""
     assert main(["replay", "--fields", "5"]) == 0
     told = capsys.readouterr().out
     assert told.count(": crossed after ") >= 3
