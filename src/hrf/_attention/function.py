@@ -51,7 +51,7 @@ def attention(
             heads has one per query head. Or a `hrf.SummarisedAttention`, which has no features.
         attn_mask: mask that broadcasts to ``(..., H, L, S)``, booleans, True to attend, or 0 and −inf, to be added to
             logits. It may hide padding, the same keys for all queries and heads, and keys after the query; any other
-            mask is refused. To read it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
+            mask is refused. Reading it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
         dropout_p: probability to drop a key, for all queries of a head at once; the other values are scaled up.
         is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
