@@ -86,13 +86,16 @@ def test_the_error_is_that_of_the_closed_form_or_measured():
         squares.append(np.square(f[:64] @ f[64:].T - exact).mean())
     deviation = np.std(squares, ddof=1) / np.sqrt(len(squares))
     assert abs(np.mean(squares) - features.error_**2) <= 5 * deviation
-    measured = RandomFeatures(gamma=0.5, feature_map="clustered", n_components=32, random_state=0).fit(pairs)
+    phi = hrf.GaussianKernel(
+        hrf.ClusteredHybrid.fit(*torch.from_numpy(pairs).chunk(2), n_clusters=(2, 2), n_projections=4, seed=0)
+    )
+    measured = RandomFeatures(gamma=0.5, feature_map=phi, random_state=0).fit(pairs)
     f = measured.transform(pairs)
     assert measured.error_ == pytest.approx(np.sqrt(np.square(f[:64] @ f[64:].T - exact).mean()), rel=1e-5)
 
 
 def test_auto_takes_the_map_with_the_least_error():
-    auto = RandomFeatures(gamma=0.3, n_components=32, random_state=0).fit(X)
+    auto = RandomFeatures(gamma=0.3, feature_map="auto", n_components=32, random_state=0).fit(X)
     errors = {
         name: RandomFeatures(gamma=0.3, feature_map=name, n_components=32, random_state=0).fit(X).error_
         for name in ADVISED
@@ -103,7 +106,11 @@ def test_auto_takes_the_map_with_the_least_error():
 
 def test_auto_asks_the_targets():
     """Positive features do better on targets that live where the density is low."""
-    advised = RandomFeatures(random_state=0, n_components=32).fit(X, np.sin(X[:, 0])).feature_map_
+    advised = (
+        RandomFeatures(feature_map="auto", random_state=0, n_components=32)
+        .fit(X, np.sin(X[:, 0]))
+        .feature_map_
+    )
     by_advice = hrf.advise_kernel(
         X,
         np.sin(X[:, 0]),

@@ -184,7 +184,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         tol: it stops when no derivative is larger than this share of the largest one at the start.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
-        feature_map: ``"auto"``, a name or a map, as in `RandomFeatures`.
+        feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
         n_features: the largest number D of features.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
@@ -213,7 +213,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         tol: float = 1e-4,
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
-        feature_map: str | FeatureMap = "auto",
+        feature_map: str | FeatureMap = "trigonometric",
         n_features: int = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,

@@ -42,7 +42,7 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ, ``"scale"``, or ``"evidence"`` for the best of nine values about ``"scale"``, each a factor of two
             apart; the normal equations of all nine are kept.
-        feature_map: ``"auto"``, a name or a map, as in `RandomFeatures`.
+        feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
         n_features: the largest number D of features.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
@@ -70,7 +70,7 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
         noise: float | str = "evidence",
         kernel: KernelName = "rbf",
         gamma: float | str = "evidence",
-        feature_map: str | FeatureMap = "auto",
+        feature_map: str | FeatureMap = "trigonometric",
         n_features: int = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,

@@ -139,7 +139,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         alpha: the penalty α.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
-        feature_map: ``"auto"``, a name or a map, as in `RandomFeatures`.
+        feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
         n_features: the largest number D of features.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
@@ -165,7 +165,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         alpha: float = 1.0,
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
-        feature_map: str | FeatureMap = "auto",
+        feature_map: str | FeatureMap = "trigonometric",
         n_features: int = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
@@ -216,7 +216,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         n_components: number of axes.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
-        feature_map: ``"auto"``, a name or a map, as in `RandomFeatures`.
+        feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
         n_features: the largest number D of features.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
@@ -239,7 +239,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         n_components: int = 2,
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
-        feature_map: str | FeatureMap = "auto",
+        feature_map: str | FeatureMap = "trigonometric",
         n_features: int = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,

@@ -84,9 +84,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
     Args:
         kernel: ``"rbf"`` for exp(−γ‖x − y‖²), or ``"softmax"`` for exp(γ xᵀy).
         gamma: γ, or ``"scale"`` for 1/(d · variance of X), as in scikit-learn's SVC.
-        feature_map: ``"auto"`` to measure maps on the data and take the best (`hrf.advise_kernel`; by ridge regression
-            where ``fit`` gets targets that are numbers, else by the kernel); one of ``trigonometric``, ``positive``,
-            ``optimal-positive``, ``dense-exponential``, ``centred``, ``exponential``, ``angular``, ``clustered``; or a
+        feature_map: one of ``trigonometric``, ``positive``, ``optimal-positive``, ``dense-exponential``, ``centred``;
+            ``"auto"`` to measure maps on the data and take the best (`hrf.advise_kernel`; by ridge regression where
+            ``fit`` gets targets that are numbers, else by the kernel), which takes many times as long; or a
             `FeatureMap` of the softmax kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
         n_components: the largest number of features. Projections make two or more each, of which there is one at least.
         projection: how the rows ω are coupled, one of `hrf.projections.KINDS`.
@@ -113,7 +113,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         self,
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
-        feature_map: str | FeatureMap = "auto",
+        feature_map: str | FeatureMap = "trigonometric",
         n_components: int = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
