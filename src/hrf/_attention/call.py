@@ -1,10 +1,9 @@
 """A call of attention on its way through an engine: tokens by label, gradients, quotients, rows.
 
-Tokens of one label side by side: blocks of a fixed size, so that one batched product serves all labels.
-
-A segment is all tokens of one row (a head of one sequence) with one label. It is cut into blocks; only its last
-block is not full, so the work is that of the tokens plus half a block per segment, however uneven the labels.
-`LabelBlocks` holds what this loop would build::
+`LabelBlocks` puts tokens of one label side by side, so that one batched product serves all labels. A segment is all
+tokens of one row (a head of one sequence) with one label. It is cut into blocks; only its last block is not full, so
+the work is that of the tokens plus half a block per segment, however uneven the labels. It holds what this loop would
+build::
 
     for row, group, label in segments:                      # in this order
         tokens = [l for l in range(L) if labels[row, group, l] == label]
@@ -14,13 +13,12 @@ block is not full, so the work is that of the tokens plus half a block per segme
 A `Call` is everything that a call of attention fixes, its tensors aside; `runner` runs a `Path` through an engine with
 or without gradients.
 
-Division of sums by their denominators under the rule, for engines that autograd follows and for those by hand.
+`Quotients` divides sums by their denominators under the rule, for engines that autograd follows and for those by hand.
 
-Bidirectional attention by rows: an engine gets a few rows at a time, and gets them again in the backward pass.
-
-A row is one head of one sequence. What an engine computes for its rows (codes, clusters, states) never exists for all
-of them at once: the backward pass runs it again, this time with a graph, which is pulled back and dropped before the
-next rows. Engines treat parts of a long row the same way (`recompute`).
+`by_rows` gives an engine a few rows at a time, and gives them again in the backward pass. A row is one head of one
+sequence. What an engine computes for its rows (codes, clusters, states) never exists for all of them at once: the
+backward pass runs it again, this time with a graph, which is pulled back and dropped before the next rows. Engines
+treat parts of a long row the same way (`recompute`).
 """
 
 from __future__ import annotations

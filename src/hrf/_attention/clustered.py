@@ -1,28 +1,21 @@
 """Attention with a `ClusteredHybrid`: exact pairs of clusters, bidirectional attention, causal attention.
 
-Attention with a clustered hybrid, exactly: every token meets only the blocks of its own cluster.
-
-For a query of cluster i and the keys of cluster j, K̂ = exp(xᵀrⱼ + rᵢᵀy') φ(x')ᵀφ(y') (``features/clustered.py``).
-The keys of each cluster become states, one for every query cluster, on a scale of their own,
+Every token meets only the blocks of its own cluster. For a query of cluster i and the keys of cluster j, K̂ =
+exp(xᵀrⱼ + rᵢᵀy') φ(x')ᵀφ(y') (``features/clustered.py``). The keys of each cluster become states, one for every query
+cluster, on a scale of their own,
 
     U_ij = Σ_{y in j} exp(rᵢᵀy' − c_ij) φ(y') v(y)ᵀ,        c_ij = max_{y in j} rᵢᵀy',
 
 and the query reads Σⱼ exp(xᵀrⱼ + c_ij) φ(x')ᵀ U_ij. Exact pairs of clusters are left out of it: there a block of
 queries meets the list of all keys of its exact clusters, as in block-sparse softmax attention.
 
-Pairs of clusters that are exact: exp(xᵀy) for the queries of one and the keys of the other.
+In causal attention it meets the beginning of that list. The backward pass recomputes the products, so that none of
+them is kept.
 
-A block of queries meets the list of the keys of its exact clusters: all of the list or, in causal attention, its
-beginning. The backward pass recomputes the products, so that none of them is kept.
-
-Features of a chunk for a clustered hybrid, without their zeros.
-
-A query x of cluster i has features a_j φ(x') in the blocks (i, j) only, a key y of cluster j has b_i ψ(y') in the same
-ones (``features/grouping.py``, `Active`), so that the estimate of a pair is a_j b_i φ(x')ᵀψ(y'). With a state S_ij,
-a query reads Σⱼ a_j φ(x')ᵀS_ij, and a key adds b_i ψ(y') vᵀ to S_ij for all i: blocks of tokens of one cluster meet
-the states of their cluster.
-
-Causal attention with a clustered hybrid: its estimates have features; exact pairs need all keys so far.
+Causal attention goes by chunks, with features without their zeros. A query x of cluster i has features a_j φ(x') in
+the blocks (i, j) only, a key y of cluster j has b_i ψ(y') in the same ones (``features/cluster_features.py``,
+`Active`), so that the estimate of a pair is a_j b_i φ(x')ᵀψ(y'). With a state S_ij, a query reads Σⱼ a_j φ(x')ᵀS_ij,
+and a key adds b_i ψ(y') vᵀ to S_ij for all i: blocks of tokens of one cluster meet the states of their cluster.
 """
 
 from __future__ import annotations
