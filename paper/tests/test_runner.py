@@ -101,13 +101,13 @@ def test_pages_show_every_claim_beside_the_papers(everything):
         assert page.count("data:image/png;base64,") == 1
         claims = data["claims"] + data["timings"]["claims"]
         assert len(claims) >= 3
-        assert page.count('<td class="verdict">') == len(claims)
+        assert page.count('<td class="verdict" ') == len(claims)
         assert f'<a href="{name}.html">' in index
         for claim in claims:
             assert claim["sentence"].endswith(".")
             assert claim["paper"]
             assert claim["ours"]
-    assert index.count('<td class="verdict">') == sum(
+    assert index.count('<td class="verdict" ') == sum(
         len(stored(out / f"{name}.json")["claims"]) + len(stored(out / f"{name}.json")["timings"]["claims"])
         for name in EXPERIMENTS
     )
