@@ -35,12 +35,10 @@ def methods() -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     positive = hrf.Positive(DIM, n_projections=128, seed=0)
     trigonometric = hrf.Trigonometric(DIM, n_projections=128, seed=0)
     return {
-        "exact (scaled_dot_product_attention)": lambda q, k, v: F.scaled_dot_product_attention(
-            q, k, v, scale=1.0
-        ),
-        "hrf.Positive, 256 features": lambda q, k, v: hrf.attention(q, k, v, positive, scale=1.0),
-        "hrf.Trigonometric, 256 features": lambda q, k, v: hrf.attention(q, k, v, trigonometric, scale=1.0),
-        "uniform weights, for comparison": lambda q, k, v: v.mean(-2, keepdim=True).expand_as(q),
+        "exact attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0),
+        "Positive, 256 features": lambda q, k, v: hrf.attention(q, k, v, positive, scale=1.0),
+        "Trigonometric, 256": lambda q, k, v: hrf.attention(q, k, v, trigonometric, scale=1.0),
+        "uniform weights": lambda q, k, v: v.mean(-2, keepdim=True).expand_as(q),
     }
 
 
