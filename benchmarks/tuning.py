@@ -26,13 +26,10 @@ __all__ = ["CASES", "NOT_TIMED", "main", "measured"]
 FACTORS = (0.5, 1, 2)
 # Sizes without a case, and why.
 NOT_TIMED = {
-    "LOOP_TOKENS": "fixed when a loop is compiled, so that one process cannot time several values",
-    "LOOP_KEYS": "fixed when a loop is compiled, so that one process cannot time several values",
     "CODE_BITS": "bounds for CODE_BLOCK and COMPILED_CODE_TOKENS, which are timed",
     "CLUSTER_BLOCK": "bounds of a size that follows from the number of clusters",
     "TREE_LEAF": "a choice of memory, not of speed: docs/speed.md compares leaves of 1 and 4",
     "TREE_HELD_BYTES": "a choice of memory",
-    "KEPT_FLOATS": "a choice of memory",
 }
 
 Run = Callable[[], Any]
@@ -141,9 +138,7 @@ CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "CLUSTER_FLOATS": ("shifted 16 × 16, 4,096 tokens", lambda: _attention(_clusters())),
     "PAIR_FLOATS": ("paper 3 × 3, training, 4 heads of 4,096 tokens", lambda: _training(_by_pair())),
     "TASKS_PER_THREAD": ("AngularHybrid, 4,096 tokens", lambda: _attention(_angular())),
-    "EXACT_TASKS_PER_THREAD": ("separable with exact pairs, 4,096 tokens", lambda: _attention(_partly_exact())),
     "TASK_TOKENS": ("AngularHybrid, 1 head of 4,096 tokens", lambda: _attention(_angular(), 1)),
-    "SUMMARY_TASKS_PER_THREAD": ("summarised, one head", lambda: _attention(_SUMMARISED, heads=1)),
     "SUMMARY_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
     "EXACT_FLOATS": ("summarised, training, 1,024 tokens", lambda: _training(_SUMMARISED, 4, 1024)),
     "FITTING_FLOATS": ("fit of moments, 8 × 8 clusters", _fitting),

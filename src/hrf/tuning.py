@@ -1,9 +1,8 @@
 """Block sizes: how much is computed at a time, in one place.
 
-They change speed and memory, and results only by rounding. They are read at call time, so a test may set them, but for
-LOOP_TOKENS and LOOP_KEYS, which are fixed when a loop is compiled (``make clean`` after a change). ``python -m
-benchmarks.tuning`` times all but a few (its ``NOT_TIMED`` says why) at half, one and two times their value, and keeps
-the times in ``benchmarks/results/tuning.json``.
+They change speed and memory, and results only by rounding. They are read at call time, so a test may set them. Sizes of
+the compiled core stand in its source. ``python -m benchmarks.tuning`` times all but a few (its ``NOT_TIMED`` says why)
+at half, one and two times their value, and keeps the times in ``benchmarks/results/tuning.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ UNSCALED_ROWS = 512
 # Causal attention: positions per chunk; chunks of clustered maps are longer, since each reads and writes a large state.
 CAUSAL_CHUNK = 128
 CLUSTERED_CHUNKS = 4
-# Decoding one token in compiled loops: floats of the states per thread at least.
+# Decoding one token by the core: floats of the states per thread at least.
 STEP_FLOATS = 1 << 19
 
 # Attention by rows (_attention/rows.py), tokens at a time: without gradients, forward with them, backward with a graph.
@@ -46,14 +45,9 @@ CLUSTER_FLOATS = 1 << 18
 PAIR_FLOATS = 1 << 22
 CLUSTER_BLOCK = 16, 64
 
-# Compiled loops (_attention/loops): tasks per thread, tokens per task at least, and tokens per small matrix product.
+# Compiled core (_core): tasks per thread, and tokens per task at least.
 TASKS_PER_THREAD = 4
-EXACT_TASKS_PER_THREAD = 8
 TASK_TOKENS = 1 << 10
-LOOP_TOKENS = 32
-LOOP_KEYS = 64
-# Floats of memory that is kept for the next call.
-KEPT_FLOATS = 1 << 23
 
 # Fitting (fitting/): floats of products of vectors and centres.
 FITTING_FLOATS = 1 << 22
@@ -68,8 +62,6 @@ TREE_FLOATS = 1 << 23
 TREE_QUERIES = 2048
 EXACT_LOGITS = 1 << 26
 
-# Summarised attention (_attention/summarised): weights of keys for groups at a time, floats of exact pairs; in compiled
-# loops tasks per thread for heads that threads share.
+# Summarised attention (_attention/summarised): weights of keys for groups at a time, and floats of exact pairs.
 SUMMARY_FLOATS = 1 << 20
 EXACT_FLOATS = 1 << 20
-SUMMARY_TASKS_PER_THREAD = 3

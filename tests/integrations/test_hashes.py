@@ -1,4 +1,4 @@
-"""Hashes of keys and values: the loop and its twin agree, parts and any layout do, and each change shows."""
+"""Hashes of keys and values: the core and its twin agree, parts and any layout do, and each change shows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def vectors(dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("before", [0, 4, 9])
-def test_the_loop_and_pytorch_agree(dtype, before, monkeypatch):
+def test_the_core_and_pytorch_agree(dtype, before, monkeypatch):
     received = hashes(vectors(dtype), before)
-    monkeypatch.setattr(module.loops, "installed", lambda: False)
+    monkeypatch.setattr(module.core, "instructions", lambda: None)
     monkeypatch.setattr(module, "_TOKENS", 12)
     assert torch.equal(hashes(vectors(dtype), before), received)
 

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 import hrf
 from features.registry import DIM, MAPS, PARTLY_EXACT, build
+from hrf import _core as core
 from hrf import tuning
-from hrf._attention import loops
 
 HALF = (torch.float16, torch.bfloat16)
 seeds = st.integers(0, 2**32 - 1)
@@ -124,12 +124,12 @@ class Call:
         return seen & ~ignored[..., None, None, :]
 
     def surroundings(self) -> ExitStack:
-        """Set block sizes, and whether compiled loops are used."""
+        """Set block sizes, and whether the core is used."""
         stack = ExitStack()
         if self.small_blocks:
             stack.enter_context(patch.multiple(tuning, **_SMALL_BLOCKS))
         if not self.compiled:
-            stack.enter_context(patch.object(loops, "installed", lambda: False))
+            stack.enter_context(patch.object(core, "serves", lambda *_: False))
         return stack
 
 

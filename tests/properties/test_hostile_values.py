@@ -67,7 +67,7 @@ def test_any_size_gives_values_in_the_box_or_a_sentence(seed, length, query, key
 
 @given(seeds, st.integers(64, 300), st.sampled_from([math.nan, math.inf, 1e30]), either)
 @cases(2)
-def test_loops_survive_whatever_they_are_given(seed, length, value, in_keys):
+def test_the_core_survives_whatever_it_is_given(seed, length, value, in_keys):
     x, y, v = normal(seed, length)[:, 0]
     (y if in_keys else x)[:, seed % length] = value
     real = torch.ones(2, length, dtype=torch.bool)

@@ -124,7 +124,7 @@ def test_outputs_are_finite_and_in_the_box_of_visible_values(shape, n_groups, n_
     st.sampled_from([0.3, 1.0, math.inf]),
 )
 @cases(8)
-def test_compiled_loops_are_the_twin_with_their_plan(shape, n_groups, n_clusters, tolerance):
+def test_the_core_is_the_twin_with_its_plan(shape, n_groups, n_clusters, tolerance):
     shape = replace(
         shape, batch=1, groups=1, length=max(shape.length, n_groups), keys=max(shape.keys, n_clusters)
     )

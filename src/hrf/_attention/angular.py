@@ -9,7 +9,7 @@ as the bases'. Instead, the bits are cut into groups, with a state for every cod
 h the number of bits that differ, and the same with those that agree for the second: one product per group.
 
 Reading order: codes of sign bits; sums over the tokens of each code; the engine in PyTorch's operations; the same in
-compiled loops; and `stream`, which takes one of them for some rows at a time.
+the compiled core; and `stream`, which takes one of them for some rows at a time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
+from hrf import _core as core
 from hrf import tuning
-from hrf._attention import loops
 from hrf._attention.call import LabelBlocks, joined, nothing, recompute, with_ones
 from hrf._attention.dense import Scratch
 from hrf.features.base import Side
@@ -356,6 +356,9 @@ def _by_base(projected: Tensor, bases: list[Exponential]) -> Sequence[Tensor]:
     return projected.split([base.n_projections for base in bases], -1)
 
 
+PAD = 16  # of products.h
+
+
 class CompiledCodes:
     """The compiled twin of `CodeEngine`, for all tokens of some rows.
 
@@ -371,14 +374,11 @@ class CompiledCodes:
     def __init__(
         self, bases: list[Exponential], omega: Tensor, n: int, length: int, root: float, *, ones: bool
     ) -> None:
-        from hrf._attention.loops.features import COS_SIN, EXP, EXP_BOTH
-        from hrf._attention.loops.products import WIDE
-
         self.n, self.ones = n, ones
         self.codes = Codes.of(n, length / tuning.COMPILED_CODE_TOKENS, omega)
-        self.omega = pad(omega, (0, 0, 0, -omega.shape[-2] % WIDE)).mT.contiguous()
+        self.omega = pad(omega, (0, 0, 0, -omega.shape[-2] % PAD)).mT.contiguous()
         self.width = sum(base.feature_dim for base in bases)
-        kinds = [COS_SIN if b.query_matrix.has_imag else EXP_BOTH if b.antithetic else EXP for b in bases]
+        kinds = [2 if b.query_matrix.has_imag else 1 if b.antithetic else 0 for b in bases]  # as in codes.h
         starts = [0, 0 if bases[0].projection is bases[1].projection else bases[0].n_projections]
         self.bases = torch.tensor([*zip(kinds, starts, (b.n_projections for b in bases), strict=True)])
         # Logs of weights are linear in the square, and the same for queries and keys: two values tell all.
@@ -389,9 +389,6 @@ class CompiledCodes:
 
     def sums(self, rows: slice, x: Tensor, y: Tensor, values: Tensor, keep: Tensor | None) -> Features | None:
         """Return the sums of some rows, ``(R, L, c)``; ``None`` if features come too near to overflow or underflow."""
-        from hrf._attention.loops.codes import read, write
-        from hrf._attention.loops.products import ROWS, padded
-
         if keep is not None:
             y = y.masked_fill(~keep.unsqueeze(-1), 0)  # padding must not count
         prepared = self._prepare(rows, x, y)
@@ -400,46 +397,55 @@ class CompiledCodes:
         queries, keys = prepared
         if keep is not None:
             keys[2].masked_fill_(~keep.unsqueeze(-1), self.codes.shape[1])
-        parts, columns = loops.parts(y), values.shape[-1]
-        features = self.width + -self.width % ROWS
-        states = y.new_zeros(len(parts), *self.codes.same.shape[:2], features * (padded(columns) + 1))
-        every = loops.arrays(self.codes.bits, self.bases)
-        tasks = []
-        for part, state in zip(parts, states, strict=True):
-            tasks.append((*loops.arrays(*(t[part] for t in keys), values[part], state), *every))
-        loops.each(write, tasks)
-        total = states.unflatten(0, (len(y), -1)).sum(1)
-        out = x.new_empty(*x.shape[:2], padded(columns + 1))
-        tasks = []
-        for part in loops.parts(x):
-            own = loops.arrays(*(t[part] for t in queries), out[part], total[part[0]])
-            tasks.append((*own, *every, columns))
-        loops.each(read, tasks)
+        columns = values.shape[-1]
+        size = core.task_tokens(*y.shape[:2])
+        state = self.width + -self.width % PAD, columns + -columns % PAD + 1
+        n_states, parts = self.codes.same.shape[:2], -(-y.shape[1] // size)
+        states = y.new_zeros(len(y), parts, *n_states, state[0] * state[1])
+        out = x.new_empty(*x.shape[:2], state[1])
+        self._run("write_codes", keys, values.contiguous(), out, states, y.shape[1], columns, size)
+        total = states.sum(1)
+        size = core.task_tokens(*x.shape[:2])
+        self._run("read_codes", queries, values, out, total, x.shape[1], columns, size)
         scale = out.new_full((1, 1, 1), -math.log(self.n)).expand(*x.shape[:2], 1)
         # Sums over ones stand after those over values.
         return Features(out[..., : columns + self.ones], scale)
 
+    def _run(
+        self,
+        name: str,
+        prepared: list[Tensor],
+        values: Tensor,
+        out: Tensor,
+        states: Tensor,
+        length: int,
+        width: int,
+        size: int,
+    ) -> None:
+        bits = self.codes.bits
+        numbers = len(states), length, self.omega.shape[-1], len(bits), states.shape[-2] // 2, width, size
+        threads, is_double = torch.get_num_threads(), out.dtype == torch.float64
+        given = values if name == "write_codes" else None
+        core.run(name, *prepared, given, out, states, bits, self.bases, *numbers, threads, is_double)
+
     def _prepare(self, rows: slice, *sides: Tensor) -> list[list[Tensor]] | None:
         """Return products, weights and codes of queries and keys, if all features are far from over- and underflow."""
-        from hrf._attention.loops.features import prepare
-
-        every = loops.arrays(self.codes.bits, self.bases, self.logs)
-        omega = self.omega if self.omega.ndim == 2 else self.omega[rows]
-        tasks, largest, found = [], [], []
+        omega = self.omega if self.omega.ndim == 2 else self.omega[rows].contiguous()
+        largest, found = [], []
+        stride = 0 if omega.ndim == 2 else omega[0].numel()
         for u, buffers in zip(sides, self.buffers, strict=True):
-            shapes = self.omega.shape[-1], 2
+            shapes = omega.shape[-1], 2
             mine = [buffer.of(*u.shape[:2], n, like=u) for buffer, n in zip(buffers, shapes, strict=True)]
-            mine.append(torch.empty(*u.shape[:2], len(self.codes.bits), dtype=torch.long))
-            parts = loops.parts(u)
-            largest.append(u.new_empty(len(parts), 2))
-            for part, top in zip(parts, largest[-1], strict=True):
-                own = omega if omega.ndim == 2 else omega[part[0]]
-                tasks.append((*loops.arrays(u[part], *(t[part] for t in mine), top, own), *every))
+            mine.append(torch.empty(*u.shape[:2], len(self.codes.bits), dtype=torch.int32))
+            largest.append(u.new_empty(2))
+            numbers = *u.shape, omega.shape[-1], len(self.codes.bits), stride, core.task_tokens(*u.shape[:2])
+            given = u.contiguous(), omega, self.codes.bits, self.bases, self.logs
+            threads, is_double = torch.get_num_threads(), u.dtype == torch.float64
+            core.run("prepare_codes", *given, *mine, largest[-1], *numbers, threads, is_double)
             found.append(mine)
-        loops.each(prepare, tasks)
         # Queries and keys get a third of the range each, and the sums with the values the last.
         limit = math.log(torch.finfo(omega.dtype).max) / 3
-        return found if all(float(t.amax(0).sum()) < limit for t in largest) else None
+        return found if all(float(t.sum()) < limit for t in largest) else None
 
 
 Result = TypeVar("Result")
@@ -488,7 +494,7 @@ def stream(
     length, columns = min(y.shape[-2], tokens), values.shape[-1] + ones
     engine = CodeEngine(feature_map, x, length, columns, root, in_place=not traced)
     compiled: CompiledCodes | None = None
-    if not traced and loops.serves(x, y, values):
+    if not traced and core.serves(x, y, values):
         compiled = CompiledCodes(engine.bases, engine.omega, engine.n, y.shape[-2], root, ones=ones)
     x, y, values = (u.flatten(0, -3) for u in (x, y, values))
     length = max(x.shape[1], y.shape[1])

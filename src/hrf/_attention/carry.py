@@ -1,25 +1,23 @@
 """The carry of causal attention: sums over earlier tokens that later ones need.
 
-Decoding token by token in compiled loops, for real exponential features: positive ones, fitted or not.
+Decoding token by token by the compiled core, for real exponential features: positive ones, fitted or not.
 
 The time of a step in PyTorch is mostly the number of its operations. Here a step copies query, key and value into
-buffers, and two loops do the rest on arrays that stay where they are: the state is written in place.
+buffers, and one call of the core does the rest on tensors that stay where they are: the state is written in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from typing_extensions import Self
 
+from hrf import _core as core
 from hrf import tuning
-from hrf._attention import loops
 from hrf._attention.call import Call
 from hrf._attention.denominator import Denominator, Visible, key_moments, of_all, per_row
 from hrf._attention.dense import LOWEST
@@ -158,7 +156,7 @@ Tokens = tuple[Tensor, Tensor, Tensor]
 
 
 class _Weights(NamedTuple):
-    """A map as the loops read it: matrix and offset for queries and for keys, and the factor of squares."""
+    """A map as the core reads it: matrix and offset for queries and for keys, and the factor of squares."""
 
     query: tuple[Tensor, Tensor]
     key: tuple[Tensor, Tensor]
@@ -166,9 +164,9 @@ class _Weights(NamedTuple):
 
     @classmethod
     def of(cls, feature_map: ExponentialFeatures, inputs: Inputs) -> _Weights | None:
-        """Convert a map; ``None`` if the loops do not serve these inputs."""
+        """Convert a map; ``None`` if the core does not serve these inputs."""
         dtype = inputs.dtype
-        if not loops.serves(*(u.to(dtype) for u in inputs[:3])):
+        if not core.serves(*(u.to(dtype) for u in inputs[:3])):
             return None
         affine = Affine.of(feature_map)
         query, key = (((a.matrix * inputs.root).to(dtype), a.offset.to(dtype)) for a in affine)
@@ -177,35 +175,31 @@ class _Weights(NamedTuple):
         return cls(query, key, torch.full((1,), inputs.root**2, dtype=dtype))
 
 
+_NOT_FINITE = 2  # what `decode` of the core returns
+
+
 class CompiledSteps:
     """A state that is written in place, and the steps from it; see `of`."""
 
     def __init__(self, weights: _Weights, inputs: Inputs, carry: Carry) -> None:
-        from hrf._attention.loops.decoding import LINES, advance, map_tokens
-
         dtype, (*lead, _, c) = inputs.dtype, carry.state.shape
         query, key, value = (torch.empty_like(u) for u in inputs[:3])  # a key may be a view of all keys
         self._inputs = inputs._replace(query=query, key=key, value=value, ignore=None)
         self._weights, self._form = weights, _form((query, key, value))
         self._lead, self._floats = tuple(lead), partial(torch.empty, dtype=dtype)
         self._tokens = [self._floats(u.shape) for u in inputs[:3]]
-        self._state = pad(carry.state.to(dtype).flatten(0, 1).mT, (0, 0, 0, -c % LINES)).contiguous()
+        self._state = carry.state.to(dtype).flatten(0, 1).mT.clone(memory_format=torch.contiguous_format)
         self._scale, self._total = (
             t.to(dtype).reshape(len(self._state), -1).clone() for t in (carry.scale, carry.total)
         )
         self._out = self._floats(*inputs.query.shape[:3], c - 1)
-        flags = (torch.zeros(k, dtype=torch.bool) for k in (self._lead[0], 1))
-        self._parts = max(
-            1, min(len(self._state), torch.get_num_threads(), self._state.numel() // tuning.STEP_FLOATS)
-        )
-        counts = torch.zeros(self._parts, 2, dtype=torch.long)
-        self._ignore, self._finite, self._counts = loops.arrays(*flags, counts)
-        maps, steps = self._tasks()
-        self._map, self._advance = partial(_run, map_tokens, maps), partial(_run, advance, steps)
+        self._ignore = torch.zeros(self._lead[0], dtype=torch.bool)
+        self._counts = torch.zeros(len(self._state), 2, dtype=torch.long)
+        self._step = self._prepared()
 
     @classmethod
     def of(cls, feature_map: FeatureMap, inputs: Inputs, carry: Carry) -> Self | None:
-        """Continue from a copy of a state; ``None`` if the loops do not serve.
+        """Continue from a copy of a state; ``None`` if the core does not serve.
 
         Args:
             feature_map: the map.
@@ -228,26 +222,27 @@ class CompiledSteps:
             carry = {name: t.index_select(0, index) for name, t in self.carry().tensors().items()}
             return type(self)(self._weights, inputs, Carry.of(carry))
 
-    def _tasks(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-        """Return the arguments of both loops, for as many parts of the rows as there is work for."""
+    def _prepared(self) -> core.Prepared:
+        """Return the call of the core that takes a step, on as many threads as there is work for."""
         (n, c, width), floats, weights = self._state.shape, self._floats, self._weights
         query, key, value = (u.flatten(0, 2) for u in self._tokens)
-        queries, keys = (
-            loops.arrays(u, *own, floats(rows, width), floats(rows))
-            for u, own, rows in ((query, weights.query, len(query)), (key, weights.key, n))
-        )
-        square, products = loops.arrays(weights.square, floats(n, weights.query[0].shape[-1]))
-        state = loops.arrays(self._state, self._scale.view(n), self._total)
-        places = loops.arrays(floats(n, c + 2), floats(len(query), c), self._out.view(len(query), -1))
-        (values,), limits = loops.arrays(value), torch.finfo(value.dtype)
+        sides: list[Tensor | int] = []
+        for u, (matrix, offset), rows in ((query, weights.query, len(query)), (key, weights.key, n)):
+            maps = matrix.reshape(-1, *matrix.shape[-2:]).contiguous(), offset.contiguous()
+            sides += [u, *maps, floats(rows, width), floats(rows), len(u), rows, len(maps[0])]
+        dim, columns = weights.query[0].shape[-2:]
+        scratch = floats(n, columns), floats(n, c), floats(len(query), c)
+        limits = torch.finfo(value.dtype)
         floor = limits.tiny / limits.eps  # as in `Denominator.settle`
-        cuts = [n * part // self._parts for part in range(self._parts + 1)]
-        maps, steps = [], []
-        for rows, counts in zip(pairwise(cuts), self._counts, strict=True):
-            maps.append((*rows, self._lead[1], square, products, queries, keys, self._finite))
-            read = queries[3], keys[3], keys[4], values, self._ignore, floor
-            steps.append((*rows, *read, *state, *places, counts))
-        return maps, steps
+        threads = max(1, min(n, torch.get_num_threads(), self._state.numel() // tuning.STEP_FLOATS))
+        return core.Prepared(
+            "decode",
+            *sides,
+            *(value, self._ignore, self._state, self._scale, self._total, *scratch, self._out, self._counts),
+            *(float(weights.square), float(floor)),
+            *(n, self._lead[1], self._lead[0], len(value), dim, columns, width, c, c - 1),
+            *(threads, value.dtype == torch.float64),
+        )
 
     def fits(self, tokens: Tokens) -> bool:
         """Return whether a token has the form of all others and no gradients are wanted."""
@@ -269,14 +264,10 @@ class CompiledSteps:
             buffer.copy_(token if token.ndim == 4 else token.reshape(buffer.shape))
         if ignore is not None:
             self._tokens[1].masked_fill_(ignore.reshape(-1, 1, 1, 1), 0)
-        self._ignore[:] = False if ignore is None else ignore.reshape(-1).numpy()
-        self._finite[0] = True
-        self._map()
-        if not self._finite[0]:
+        self._ignore.copy_(ignore.reshape(-1)) if ignore is not None else self._ignore.zero_()
+        if self._step() == _NOT_FINITE:
             return None
-        self._advance()
-        for seen, small in self._counts.tolist():
-            rule.add(seen, small)
+        rule.add(*self._counts.sum(0).tolist())
         return self._inputs.restored(self._out.clone())
 
     def carry(self) -> Carry:
@@ -298,10 +289,3 @@ class CompiledSteps:
 def _form(tokens: Tokens) -> tuple[object, ...]:
     query, key, value = tokens
     return query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device
-
-
-def _run(loop: Callable[..., None], tasks: list[tuple[Any, ...]]) -> None:
-    if len(tasks) == 1:
-        loop(*tasks[0])
-    else:
-        loops.each(loop, tasks)

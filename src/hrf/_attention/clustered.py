@@ -31,8 +31,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot
 from typing_extensions import Self, override
 
+from hrf import _core as core
 from hrf import tuning
-from hrf._attention import loops
 from hrf._attention.call import Call, LabelBlocks, joined, nothing, parts, with_ones
 from hrf._attention.carry import Carry, Past, prepare
 from hrf._attention.cluster_sums import (
@@ -161,14 +161,14 @@ def _at_places(
     """Return sums and their scales at all places, ``(N, size, c)`` and ``(N, size, 1)``."""
     sums = values.new_zeros(*queries.members.shape, values.shape[-1])
     scales = values.new_full((*queries.members.shape, 1), -torch.inf)
-    if loops.serves(x, y, values):
-        from hrf._attention.loops import pairs
-
-        step = max(1, len(sums) // (tuning.EXACT_TASKS_PER_THREAD * torch.get_num_threads()))
-        blocks = (queries.members, queries.filled, lists.first, lists.lengths, sums, scales)
-        every = loops.arrays(lists.tokens, x, y, values)
-        shares = zip(*[t.split(step) for t in blocks], strict=True)
-        loops.each(pairs.met, [(*loops.arrays(*share), *every) for share in shares])
+    if core.serves(x, y, values):
+        blocks = queries.members, queries.filled, lists.first, lists.lengths
+        tokens = (t.detach().contiguous() for t in (lists.tokens, x, y, values))
+        own_lengths = lists.lengths.shape[1] > 1
+        numbers = *queries.members.shape, x.shape[-1], values.shape[-1], own_lengths
+        threads, is_double = torch.get_num_threads(), x.dtype == torch.float64
+        given = (t.contiguous() for t in blocks)
+        core.run("meet_pairs", *given, sums, scales, *tokens, *numbers, threads, is_double)
         return sums, scales
     for some in lists.products(queries, x, y, values):
         scale = some.logs.amax(-1, keepdim=True)

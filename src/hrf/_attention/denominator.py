@@ -23,11 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hrf._attention import loops
+from hrf import _core as core
 from hrf._attention.inputs import Inputs
 from hrf.features.base import FeatureMap
 from hrf.numerics import can_look, half_square
@@ -391,7 +390,7 @@ def put_in_box(
         if found is not out:
             out.copy_(found)
         return None
-    if not loops.serves(out):
+    if not core.serves(out):
         found, marks = bounded(out, small, seen)
         out.copy_(found)
         if marks is None:
@@ -405,20 +404,16 @@ def put_in_box(
 def _compiled(
     out: Tensor, small: Tensor, before: Visible, values: Tensor, groups: int, moved: Tensor | None
 ) -> Tensor:
-    from hrf._attention.loops.box import clip_rows
-
     clipped, rounding = torch.zeros_like(small), ROUNDING * torch.finfo(out.dtype).eps
-    # A loop that sees values one after the other writes to the box, and has its head to itself.
-    boxes = loops.arrays(*(t[:, 0].clone() for t in before if t is not None), values)
-    rows, too_small, flags = (t.detach().numpy() for t in (out, small[..., 0], clipped[..., 0]))
-    marks = np.empty((len(rows), 0, 0), bool) if moved is None else moved.numpy()
-
-    def clip(n: int, some: slice) -> None:
-        own = (box[n] for box in boxes)
-        clip_rows(
-            *(rows[n, some], too_small[n, some], *own, groups, rounding, flags[n, some], marks[n, some])
-        )
-
-    tasks = [(n, slice(None)) for n in range(len(rows))] if values.shape[1] else loops.parts(out)
-    loops.each(clip, tasks)
+    # Rows that see values one after the other write to the box.
+    boxes = [t[:, 0].clone() for t in before if t is not None]
+    rows = out if out.is_contiguous() else out.contiguous()
+    marks = moved if moved is None or moved.is_contiguous() else moved.contiguous()
+    given = rows, small.contiguous(), *boxes, values.contiguous(), clipped, marks, float(rounding)
+    numbers = *out.shape, values.shape[1], groups, core.task_tokens(*out.shape[:2])
+    core.run("clip_rows", *given, *numbers, torch.get_num_threads(), out.dtype == torch.float64)
+    if rows is not out:
+        out.copy_(rows)
+    if moved is not None and marks is not None and marks is not moved:
+        moved.copy_(marks)
     return clipped

@@ -14,7 +14,7 @@ Reading order:
     carry.py         what a state holds, and steps of single tokens; state.py decodes with it
     reference.py     the quadratic twin that every engine is tested against
 
-Block sizes are in ``hrf/tuning.py``; loops/ is compiled by Numba, each loop with a twin in PyTorch's operations.
+Block sizes are in ``hrf/tuning.py``; ``hrf/_core`` is compiled C++, each function with a twin in PyTorch's operations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Engine(NamedTuple):
         causal: query i sees the keys of a state, if there is one, and keys 0 … i. Decoding uses this path, too.
         chunks: features of the causal path, and of keys and queries that meet elsewhere (`hrf._attention.state`).
         backward: how gradients of the sums are computed; those of features by autograd, or by `FeatureMap.pullback`.
-        compiled: which sums of the engine have a loop compiled by Numba; all engines share one for outputs.
+        compiled: which sums of the engine the compiled core serves; it puts outputs in their box for all engines.
     """
 
     name: str

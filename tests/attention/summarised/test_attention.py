@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import hrf
 from attention.summarised.cases import exact, random_heads, to_inputs
+from hrf import _core as core
 
 ROUNDING = 1e-9
 ALMOST_EXACT = hrf.SummarisedAttention(8, 8, tolerance=1e-30)
@@ -52,7 +53,9 @@ def test_padding_never_changes_the_output(tolerance):
         assert (alone - clean[i : i + 1][:, :, kept[0]]).abs().max() <= ROUNDING
 
 
-def test_order_of_keys_and_queries_does_not_matter():
+def test_order_of_keys_and_queries_does_not_matter(monkeypatch):
+    """Up to rounding for the twin; trees of the core come from samples, which depend on the order."""
+    monkeypatch.setattr(core, "serves", lambda *_: False)
     q, k, v = tensors(1, 2, 64, 5)
     method, order = (
         hrf.SummarisedAttention(8, 8, 0.5),

@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from hrf._attention import AttentionState, loops
+from hrf import _core as core
+from hrf._attention import AttentionState
 from hrf.features.base import FeatureMap
 from hrf.integrations.transformers.interface import AttentionCall
 
@@ -55,7 +56,7 @@ def hashes(vectors: Tensor, before: int) -> Tensor:
         vectors = vectors.contiguous()
     words = vectors.view({1: torch.uint8, 2: torch.int16}.get(vectors.element_size(), torch.int32))
     weights = _weights(1 << words.shape[2].bit_length())
-    if words.is_cpu and words.numel() and loops.installed():
+    if words.is_cpu and words.numel() and core.instructions():
         return _compiled(words, weights, before)
     return _plain(words, weights, before)
 
@@ -67,14 +68,12 @@ def _weights(count: int) -> NDArray[np.uint32]:
 
 
 def _compiled(words: Tensor, weights: NDArray[np.uint32], before: int) -> Tensor:
-    from hrf.integrations.transformers.hash_loop import add_hashes  # Numba is optional
-
-    size, (b, h, s, n) = words.shape, words.stride()
-    span = (size[0] - 1) * b + (size[1] - 1) * h + (size[2] - 1) * s + size[3]
-    memory = words.as_strided((span,), (n,), words.storage_offset()).numpy()
-    sums = np.empty((2, size[0], size[1], size[3]), np.uint64)
-    add_hashes(memory.view(f"u{memory.itemsize}"), (b, h, s), weights, before, size[2], sums)
-    return torch.from_numpy(sums.view(np.int64))
+    """Let the core read the words where they are."""
+    (batch, heads, length, n), (*strides, _) = words.shape, words.stride()
+    sums = torch.empty(2, batch, heads, n, dtype=torch.int64)
+    numbers = batch, heads, length, n, *strides, before, words.element_size(), torch.get_num_threads()
+    core.run("add_hashes", words.data_ptr(), torch.from_numpy(weights.view(np.int32)), sums, *numbers)
+    return sums
 
 
 def _plain(words: Tensor, weights: NDArray[np.uint32], before: int) -> Tensor:

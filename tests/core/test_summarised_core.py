@@ -1,4 +1,4 @@
-"""Summarised attention in compiled loops: their plan is a valid one, and the output is that of `read` for this plan."""
+"""Summarised attention by the core: its plan is a valid one, and the output is that of `read` for this plan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from attention.summarised.cases import exact, random_heads
+from hrf import _core as core
 from hrf._attention.summarised import engine
-from hrf._attention.summarised.engine import Compiled, serves
+from hrf._attention.summarised.engine import Compiled
 from hrf._attention.summarised.plan import Heads, clusters_of, groups_of, log_errors, log_limits, log_weights
 from hrf._attention.summarised.read import read, with_opened
 
@@ -43,7 +44,7 @@ def test_outputs_are_those_of_the_plan(case, size):
     *shape, n_groups, n_clusters, tolerance = case
     heads = random_heads(*shape, padded=0.1)
     heads = single(heads._replace(x=heads.x * size, y=heads.y * size))
-    assert serves(heads)
+    assert core.serves(*heads[:3])
     found = compiled(heads, n_groups, n_clusters, tolerance)
     plan = found.plan()
     wide = Heads(*(t.double() for t in heads[:3]), *heads[3:])

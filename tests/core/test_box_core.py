@@ -1,4 +1,4 @@
-"""The box in one compiled pass, against PyTorch's operations."""
+"""The box by the core, against PyTorch's operations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from attention.data import random
-from hrf._attention import loops
+from hrf import _core as core
 from hrf._attention.denominator import Running, Visible, bounded, of_all, put_in_box
-
-pytest.importorskip("numba")
 
 N, KEYS, WIDTH = 3, 40, 5
 
@@ -44,7 +42,7 @@ def test_equal_to_bounded(kind, dtype, marked):
     small[:, [1, -1]] = False
     expected, moved = bounded(out, small, visible)
     found, marks = out.clone(), torch.zeros_like(out, dtype=torch.bool) if marked else None
-    assert loops.serves(found)
+    assert core.serves(found)
     clipped = put_in_box(found, small, visible, marks)
     # A mean is a sum in another order; numbers in the box are copied.
     torch.testing.assert_close(found, expected, rtol=0, atol=2 * KEYS * torch.finfo(dtype).eps * 4)

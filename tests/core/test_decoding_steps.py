@@ -1,4 +1,4 @@
-"""Decoding in compiled loops: every step gives what causal attention of the whole sequence gives."""
+"""Decoding by the core: every step gives what causal attention of the whole sequence gives."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch
 import hrf
 from hrf import tuning
 from hrf._attention.carry import CompiledSteps
-
-pytest.importorskip("numba")
 
 DIM, WIDTH, LENGTH, HEADS = 6, 5, 9, 4
 DTYPES = [torch.float32, torch.float64]
@@ -43,7 +41,7 @@ MAPS = {
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Count the steps in compiled loops."""
+    """Count the steps of the core."""
     found, step = [], CompiledSteps.step
 
     def counted(self, *args):

@@ -1,4 +1,4 @@
-"""Attention with compiled loops and without them."""
+"""Sums of angular and clustered engines, by the core and without it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 import hrf
 from attention.engines import inputs, reference
+from hrf import _core as core
 from hrf._attention import angular
 from hrf._attention import clustered as clusters
-from hrf._attention import loops as compiled
 
 DIM = 6
 
@@ -31,13 +31,14 @@ def maps() -> list[hrf.FeatureMap]:
     ]
 
 
-@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("by_core", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("index", range(4))
-def test_sums_with_and_without(monkeypatch, threads, loops, dtype, masked, index):
+def test_sums_with_and_without(monkeypatch, threads, by_core, dtype, masked, index):
     """Both ways are as near to the definition: eight bits of the type are for roundings of logarithms and sums."""
-    monkeypatch.setattr(compiled, "installed", lambda: loops)
+    if not by_core:
+        monkeypatch.setattr(core, "serves", lambda *_: False)
     phi = deepcopy(maps()[index]).double()
     torch.manual_seed(0)
     x, y, values = inputs(2, 3, length=130, keys=140, dim=DIM)

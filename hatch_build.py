@@ -1,0 +1,68 @@
+"""Compile the core: one source, one library per instruction set; Python loads the widest that the processor grants.
+
+The build backend runs this for wheels and for editable installs; ``python hatch_build.py`` runs it by hand. Without a
+compiler the installation succeeds, and hrf works without its core.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # by hand
+    BuildHookInterface = object
+
+CORE = Path(__file__).parent / "src" / "hrf" / "_core"
+# No -ffast-math: it would remove the rounding of exp2. Fused multiply-adds are safe.
+OPTIONS = (
+    "-std=c++17 -O3 -shared -fPIC -pthread -fvisibility=hidden -ffp-contract=fast -fno-math-errno "
+    "-Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized -Wno-psabi"
+)
+AVX2 = "-mavx2 -mfma"
+INSTRUCTIONS = {"baseline": ""}
+if platform.machine() in ("x86_64", "AMD64"):
+    wide = "-mavx512f -mavx512dq -mavx512vl -mavx512bw -mprefer-vector-width=512"
+    INSTRUCTIONS |= {"avx2": AVX2, "avx512": f"{AVX2} {wide}"}
+
+
+def compile_core(folder: Path = CORE, more: str = "") -> list[Path]:
+    """Compile all libraries into a folder, unless they are newer than the source; return those that are there."""
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+    newest = max(path.stat().st_mtime for path in (*CORE.glob("*.h"), CORE / "core.cpp", Path(__file__)))
+    running = {}
+    for name, options in INSTRUCTIONS.items():
+        library = folder / f"core_{name}.so"
+        if compiler and not (library.exists() and library.stat().st_mtime >= newest):
+            words = [*compiler.split(), *OPTIONS.split(), *options.split(), *more.split()]
+            running[library] = subprocess.Popen([*words, str(CORE / "core.cpp"), "-o", str(library)])
+    for library, process in running.items():
+        if process.wait():
+            library.unlink(missing_ok=True)
+    found = [path for name in INSTRUCTIONS if (path := folder / f"core_{name}.so").exists()]
+    if len(found) < len(INSTRUCTIONS):
+        reason = "no C++ compiler was found" if compiler is None else f"{compiler} failed"
+        print(f"hrf: {reason}; {len(found)} of {len(INSTRUCTIONS)} libraries of the core are there", file=sys.stderr)
+    return found
+
+
+class CustomBuildHook(BuildHookInterface):
+    """Hatchling's hook."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile; a wheel with the core is for this platform and any version of Python."""
+        if compile_core():
+            build_data["artifacts"].append("src/hrf/_core/*.so")
+            build_data["pure_python"] = False
+            build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+if __name__ == "__main__":
+    compile_core()

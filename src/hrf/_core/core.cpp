@@ -1,0 +1,96 @@
+// What Python calls. Every function takes a structure of 8-byte fields and its size, which must agree with Python's, and
+// returns 0 where it does not.
+#include "box.h"
+#include "codes.h"
+#include "decoding.h"
+#include "hashes.h"
+#include "pairs.h"
+#include "summarised_forward.h"
+
+#define HRF_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace hrf {
+
+Team team = nullptr;
+
+template <class Call, class Single, class Double>
+int64_t run(const Call* call, int64_t size, const Single& in_single, const Double& in_double) {
+    if (size != sizeof(Call)) return 0;
+    call->is_double ? in_double(*call) : in_single(*call);
+    return 1;
+}
+
+}  // namespace hrf
+
+using namespace hrf;
+
+// Use OpenMP's entry point, GOMP_parallel, or threads of our own where it is null.
+HRF_EXPORT void set_team(void* entry) { team = reinterpret_cast<Team>(entry); }
+
+// The widest instruction set that this processor and its system grant: 0 baseline, 1 AVX2 with FMA, 2 AVX-512.
+HRF_EXPORT int64_t best_instructions() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+
+HRF_EXPORT int64_t prepare_codes(const PrepareCodes* call, int64_t size) {
+    return run(call, size, prepare_codes<float>, prepare_codes<double>);
+}
+
+HRF_EXPORT int64_t write_codes(const CodeSums* call, int64_t size) {
+    return run(call, size, code_sums<false, float>, code_sums<false, double>);
+}
+
+HRF_EXPORT int64_t read_codes(const CodeSums* call, int64_t size) {
+    return run(call, size, code_sums<true, float>, code_sums<true, double>);
+}
+
+HRF_EXPORT int64_t meet_pairs(const Pairs* call, int64_t size) { return run(call, size, pairs<float>, pairs<double>); }
+
+HRF_EXPORT int64_t clip_rows(const Box* call, int64_t size) {
+    return run(call, size, clip_rows<float>, clip_rows<double>);
+}
+
+// Returns 1 after a step, and 2, with the state as it was, if a query or a key is not finite.
+HRF_EXPORT int64_t decode(const Step* call, int64_t size) {
+    bool done = false;
+    const auto step = [&](auto number) {
+        using T = decltype(number);
+        if ((done = map_tokens<T>(*call))) advance<T>(*call);
+    };
+    if (size != sizeof(Step)) return 0;
+    call->is_double ? step(double()) : step(float());
+    return done ? 1 : 2;
+}
+
+HRF_EXPORT int64_t add_hashes(const Hashes* call, int64_t size) {
+    if (size != sizeof(Hashes)) return 0;
+    call->bytes == 1 ? hashes<uint8_t>(*call) : call->bytes == 2 ? hashes<uint16_t>(*call) : hashes<uint32_t>(*call);
+    return 1;
+}
+
+// Returns what `take_found` reads and frees.
+HRF_EXPORT int64_t summarised_forward(const SummarisedCall* call, int64_t size) {
+    if (size != sizeof(SummarisedCall)) return 0;
+    auto* found = new Found;
+    call->is_double ? summarised_forward<double>(*call, *found) : summarised_forward<float>(*call, *found);
+    return reinterpret_cast<int64_t>(found);
+}
+
+HRF_EXPORT void found_sizes(int64_t found, int64_t* sizes) {
+    const auto* own = reinterpret_cast<const Found*>(found);
+    sizes[0] = int64_t(own->exact.size()), sizes[1] = int64_t(own->opened.size());
+}
+
+HRF_EXPORT void take_found(int64_t found, int32_t* exact, int32_t* opened) {
+    auto* own = reinterpret_cast<Found*>(found);
+    std::copy(own->exact.begin(), own->exact.end(), exact);
+    std::copy(own->opened.begin(), own->opened.end(), opened);
+    delete own;
+}
