@@ -49,7 +49,10 @@ def compile_core(folder: Path = CORE, more: str = "") -> list[Path]:
     found = [path for name in INSTRUCTIONS if (path := folder / f"core_{name}.so").exists()]
     if len(found) < len(INSTRUCTIONS):
         reason = "no C++ compiler was found" if compiler is None else f"{compiler} failed"
-        print(f"hrf: {reason}; {len(found)} of {len(INSTRUCTIONS)} libraries of the core are there", file=sys.stderr)
+        print(
+            f"hrf: {reason}; {len(found)} of {len(INSTRUCTIONS)} libraries of the core are there",
+            file=sys.stderr,
+        )
     return found
 
 

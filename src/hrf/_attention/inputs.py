@@ -150,9 +150,10 @@ class Inputs(NamedTuple):
         if feature_map.heads is None:
             heads = self.query.unflatten(1, (-1, groups))  # (B, H_kv, groups, L, d)
             return self._replace(query=heads.movedim(2, 3).flatten(2, 3))
-        return self._replace(
-            key=self.key.repeat_interleave(groups, 1), value=self.value.repeat_interleave(groups, 1)
-        )
+        # Gradients of a group are summed up in the dtype that is repeated: half precision may overflow on the way.
+        shared = (u.to(self.dtype) if u.requires_grad else u for u in (self.key, self.value))
+        key, value = (u.repeat_interleave(groups, 1) for u in shared)
+        return self._replace(key=key, value=value)
 
     def restored(self, output: Tensor) -> Tensor:
         """Bring rows ``(B, ·, ·, d_v)`` to the query's shape, ``(..., H, L, d_v)``, and dtype."""
