@@ -17,7 +17,7 @@ help:            ## this list
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cli,fast,learn]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cli,learn]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.demo paper/pyproject.toml
@@ -117,5 +117,5 @@ readme: $(VENV)/.installed   ## write the tables of README.md and of the docs fr
 supported-models: $(VENV)/.installed   ## write the table of docs/supported-models.md: check every architecture of Transformers
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.supported_models
 
-clean:           ## remove the environment, compiled loops, results and the site
-	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_attention/loops/__pycache__ results site dist
+clean:           ## remove the environment, compiled core, results and the site
+	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_core/*.so results site dist

@@ -39,14 +39,14 @@ def compile_core(folder: Path = CORE, more: str = "") -> list[Path]:
     newest = max(path.stat().st_mtime for path in (*CORE.glob("*.h"), CORE / "core.cpp", Path(__file__)))
     running = {}
     for name, options in INSTRUCTIONS.items():
-        library = folder / f"core_{name}.so"
+        library = folder / f"core.{name}.so"
         if compiler and not (library.exists() and library.stat().st_mtime >= newest):
             words = [*compiler.split(), *OPTIONS.split(), *options.split(), *more.split()]
             running[library] = subprocess.Popen([*words, str(CORE / "core.cpp"), "-o", str(library)])
     for library, process in running.items():
         if process.wait():
             library.unlink(missing_ok=True)
-    found = [path for name in INSTRUCTIONS if (path := folder / f"core_{name}.so").exists()]
+    found = [path for name in INSTRUCTIONS if (path := folder / f"core.{name}.so").exists()]
     if len(found) < len(INSTRUCTIONS):
         reason = "no C++ compiler was found" if compiler is None else f"{compiler} failed"
         print(

@@ -17,6 +17,7 @@ ROOMS = [
     "numerics",
     "registry",
     "tuning",
+    "_core",
     "kernels",
     "theory",
     "projections",

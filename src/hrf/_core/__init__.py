@@ -72,7 +72,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _file(name: str) -> Path:
-    return Path(__file__).with_name(f"core_{name}.so")
+    return Path(__file__).with_name(f"core.{name}.so")
 
 
 def _team() -> int | None:

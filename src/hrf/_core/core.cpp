@@ -5,6 +5,7 @@
 #include "decoding.h"
 #include "hashes.h"
 #include "pairs.h"
+#include "summarised_backward.h"
 #include "summarised_forward.h"
 
 #define HRF_EXPORT extern "C" __attribute__((visibility("default")))
@@ -81,6 +82,12 @@ HRF_EXPORT int64_t summarised_forward(const SummarisedCall* call, int64_t size) 
     auto* found = new Found;
     call->is_double ? summarised_forward<double>(*call, *found) : summarised_forward<float>(*call, *found);
     return reinterpret_cast<int64_t>(found);
+}
+
+HRF_EXPORT int64_t summarised_backward(const SummarisedGradient* call, int64_t size) {
+    if (size != sizeof(SummarisedGradient)) return 0;
+    call->call.is_double ? summarised_backward<double>(*call) : summarised_backward<float>(*call);
+    return 1;
 }
 
 HRF_EXPORT void found_sizes(int64_t found, int64_t* sizes) {

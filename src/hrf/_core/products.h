@@ -115,11 +115,11 @@ inline void add_scaled(T* __restrict total, const T* row, int64_t n, T factor) {
 template <class T>
 inline T dot(const T* a, const T* b, int64_t n) {
     constexpr int N = lanes<T>;
+    const int64_t whole = n - n % N;
     vec<T> total{};
-    int64_t j = 0;
-    for (; j + N <= n; j += N) total += load(a + j) * load(b + j);
+    for (int64_t j = 0; j < whole; j += N) total += load(a + j) * load(b + j);
     T rest = 0;
-    for (; j < n; ++j) rest += a[j] * b[j];
+    for (int64_t j = whole; j < n; ++j) rest += a[j] * b[j];
     return sum<T>(total) + rest;
 }
 

@@ -182,14 +182,16 @@ struct BlockScratch {
     int32_t *lists, *sizes, *firsts;                        // (GROUPS, S), (GROUPS,), (GROUPS, C + 1)
     T *x, *weights, *sums, *masses, *read, *tops, *raised, *least;  // of the queries of one group
     T* pairs;                                               // weights of the keys of one cluster
+    T *log_masses, *offsets;  // log₂ Σ W̃ and (μ − ȳ)ᵀ Σ_δ (μ − ȳ), (C, GROUPS) each
     int32_t* hits;                                          // cluster and query of each opening
 
-    static constexpr int N = 16;
+    static constexpr int N = 18;
     static void sizes_of(const SummarisedCall& a, int64_t (&floats)[N], int64_t (&integers)[4]) {
         const int64_t c = a.clusters(), d = a.columns(), q = a.largest_group();
         const int64_t f[N] = {a.n_keys * GROUPS, a.largest_cluster() * GROUPS, GROUPS * c * a.row(), GROUPS * c,
                               GROUPS * a.row(), GROUPS * d, d * GROUPS, GROUPS, GROUPS, d * q,
-                              std::max(SOME_KEYS, c) * q, q * (a.row() - d), 2 * q, 2 * q, q, padded(a.largest_cluster())};
+                              std::max(SOME_KEYS, c) * q, q * (a.row() - d), 2 * q, 2 * q, q, padded(a.largest_cluster()),
+                              c * GROUPS, c * GROUPS};
         const int64_t i[4] = {GROUPS * a.n_keys, GROUPS, GROUPS * (c + 1), 2 * c * q};
         std::copy(f, f + N, floats), std::copy(i, i + 4, integers);
     }
@@ -205,7 +207,7 @@ struct BlockScratch {
         int64_t floats[N], integers[4];
         sizes_of(a, floats, integers);
         T** places[N] = {&tile, &tilted, &summaries, &biases, &found, &image, &columns, &widths,
-                         &totals, &x, &weights, &sums, &masses, &tops, &least, &pairs};
+                         &totals, &x, &weights, &sums, &masses, &tops, &least, &pairs, &log_masses, &offsets};
         int32_t** others[4] = {&lists, &sizes, &firsts, &hits};
         for (int i = 0; i < N; ++i) *places[i] = arena.lend<T>(floats[i]);
         for (int i = 0; i < 4; ++i) *others[i] = arena.lend<int32_t>(integers[i]);
@@ -299,11 +301,12 @@ void summarise(const SummarisedCall& a, const Head<T>& h, BlockScratch<T>& s) {
     constexpr int N = lanes<T>;
     constexpr T NONE = T(0.1) * LOWEST<T>;  // largest of no keys
     const int64_t d = a.columns(), row = a.row(), n_clusters = a.clusters();
-    alignas(64) T log_widths[GROUPS], tops[GROUPS], masses[GROUPS], moments[GROUPS], log_masses[GROUPS];
+    alignas(64) T log_widths[GROUPS], tops[GROUPS], masses[GROUPS], moments[GROUPS];
     for (int64_t i = 0; i < GROUPS; ++i) log_widths[i] = T(0.5) * std::log2(s.widths[i]), s.sizes[i] = 0;
     for (int64_t c = 0; c < n_clusters; ++c) {
         const int64_t first = h.key_bounds[c], n = h.key_bounds[c + 1] - first;
         for (int64_t i = 0; i < GROUPS; ++i) s.firsts[i * (n_clusters + 1) + c] = s.sizes[i];
+        T *log_masses = s.log_masses + c * GROUPS, *offsets = s.offsets + c * GROUPS;
         fill(tops, GROUPS, NONE);
         for (int64_t j = 0; j < n; ++j)
             tilt(s.tile + (first + j) * GROUPS, h.spreads[first + j], h.log_spreads[first + j], log_widths,
@@ -335,7 +338,8 @@ void summarise(const SummarisedCall& a, const Head<T>& h, BlockScratch<T>& s) {
             const T *own = s.summaries + (i * n_clusters + c) * row, *mean = h.centres + c * d;
             vec<T> spread{};  // (μ − ȳ)ᵀ Σ_δ (μ − ȳ) times the mass
             for (int64_t k = 0; k < d; k += N) spread += load(s.image + i * d + k) * (load(own + k) - load(mean + k));
-            const T shift = std::min(T(LOG2E / 2) * s.widths[i] * sum<T>(spread) / masses[i], T(LARGEST_TILT));
+            offsets[i] = sum<T>(spread) / masses[i];
+            const T shift = std::min(T(LOG2E / 2) * s.widths[i] * offsets[i], T(LARGEST_TILT));
             s.biases[i * n_clusters + c] = tops[i] > NONE ? log_masses[i] - shift - moments[i] : LOWEST<T>;
         }
     }

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hrf import _core as core
@@ -60,22 +61,32 @@ class Compiled:
         self.order, self.key_order = places(n, length), places(n, n_keys)
         self.bounds, self.key_bounds = integers(n, n_groups + 1), integers(n, n_clusters + 1)
         self.sizes, self.openings, met = (integers(n, n_groups) for _ in range(3))
-        # Outputs of all queries are written; those of padding stay.
-        fresh = heads.x.new_empty if bool((counts == length).all()) else heads.x.new_zeros
-        self.out, self.log_masses = fresh(n, length, width), fresh(n, length)
         limits = log_limits(tolerance, key_counts) / math.log(2), opening_limits(tolerance)
-        handle = core.run(
-            "summarised_forward",
+        self._inputs = (
             *(t.detach().contiguous() for t in heads),
             *(limit.to(dtype).contiguous() for limit in limits),
-            *(self.out, self.log_masses, self.order, self.key_order, self.bounds, self.key_bounds),
+        )
+        # Outputs of all queries are written; those of padding stay.
+        fresh = heads.x.new_empty if bool((counts == length).all()) else heads.x.new_zeros
+        self.out = fresh(n, length, width)
+        self._rest = (
+            *(fresh(n, length), self.order, self.key_order, self.bounds, self.key_bounds),
             *(self.sizes, self.openings, met, float(root)),
             *(n, length, n_keys, dim, width, n_groups.bit_length() - 1, n_clusters.bit_length() - 1),
             *(keep, torch.get_num_threads(), dtype == torch.float64),
         )
+        handle = core.run("summarised_forward", *self._inputs, self.out, *self._rest)
         self._exact, self._opened = core.found(handle)
         pairs = (self.sizes * self.bounds.diff() + met).sum(-1)
         self.share = pairs / (counts * key_counts).clamp(min=1)
+
+    def gradients(self, out: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of queries, keys and values with the plan held fixed; ``grad`` is the one of ``out``."""
+        found = tuple(torch.zeros_like(t) for t in self._inputs[:3])
+        starts = (F.pad(u.flatten().cumsum(0), (1, 0)) for u in (self.sizes, self.openings))
+        own = self._exact, self._opened, *starts, grad.contiguous(), *found
+        core.run("summarised_backward", *self._inputs, out, *self._rest, *own)
+        return found
 
     def plan(self) -> Plan:
         """Return the plan."""
@@ -199,40 +210,54 @@ def _exact(heads: Heads) -> tuple[Tensor, _Account]:
 def _summarised(
     heads: Heads, root: float, n_groups: int, n_clusters: int, method: SummarisedAttention
 ) -> tuple[Tensor, _Account]:
-    traced = torch.is_grad_enabled() and any(t.requires_grad for t in heads[:3])
-    planned = traced or method.report is not None or not core.serves(*heads[:3])
     if method.target_error is None:
         tolerance = heads.x.new_full((len(heads.x),), float(method.tolerance))
     else:
         tolerance = _tolerance(heads, root, n_groups, n_clusters, method.target_error)
-    # Scaling makes copies, which the core does not need.
-    scaled = heads.scaled(root) if planned else heads
-    output, share, plan = _attend(heads, scaled, root, n_groups, n_clusters, tolerance, planned)
+    traced = torch.is_grad_enabled() and any(t.requires_grad for t in heads[:3])
+    keep = traced or method.report is not None
+    if core.serves(*heads[:3]):
+        found = Compiled(heads, root, n_groups, n_clusters, tolerance, keep=keep)
+        share, plan = found.share, None if method.report is None else found.plan()
+        output = _CoreGradients.apply(found, *heads[:3]) if traced else found.out
+    else:
+        scaled = heads.scaled(root)
+        plan = make_plan(scaled, n_groups, n_clusters, tolerance)
+        output, share = _with_gradients(scaled, plan) if traced else read(scaled, plan), _share(plan)
     error = tolerance
-    if plan is not None:
-        if traced:
-            output = _with_gradients(scaled, plan, output)
-        if method.report is not None:
-            error = predicted_error(scaled, plan, output.detach())
+    if method.report is not None:
+        assert plan is not None
+        error = predicted_error(heads.scaled(root), plan, output.detach())
     return output, _Account(tolerance, share, error)
 
 
+class _CoreGradients(torch.autograd.Function):
+    """The output of the core, with the gradients of the core."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Compiled, *inputs: Tensor) -> Tensor:
+        out = found.out
+        del found.out  # a tensor that its own node holds would never be freed
+        ctx.save_for_backward(out, *inputs)
+        ctx.found = found
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        out, *_ = ctx.saved_tensors  # says if one of them was changed in place
+        return None, *ctx.found.gradients(out, grad)
+
+
 def _attend(
-    heads: Heads,
-    scaled: Heads,
-    root: float,
-    n_groups: int,
-    n_clusters: int,
-    tolerance: Tensor,
-    planned: bool = True,
-) -> tuple[Tensor, Tensor, Plan | None]:
-    """Return outputs, shares of exact pairs and, where ``planned``, the plan; nothing of it has gradients."""
+    heads: Heads, scaled: Heads, root: float, n_groups: int, n_clusters: int, tolerance: Tensor
+) -> tuple[Tensor, Plan]:
+    """Return outputs and the plan."""
     if core.serves(*heads[:3]):
-        found = Compiled(heads, root, n_groups, n_clusters, tolerance, keep=planned)
-        return found.out, found.share, found.plan() if planned else None
-    with torch.no_grad():
-        plan = make_plan(scaled, n_groups, n_clusters, tolerance)
-        return read(scaled, plan), _share(plan), plan
+        found = Compiled(heads, root, n_groups, n_clusters, tolerance, keep=True)
+        return found.out, found.plan()
+    plan = make_plan(scaled, n_groups, n_clusters, tolerance)
+    return read(scaled, plan), plan
 
 
 @torch.no_grad()
@@ -242,8 +267,7 @@ def _tolerance(heads: Heads, root: float, n_groups: int, n_clusters: int, target
     tolerance = scaled.x.new_ones(len(scaled.x))
     good, bad = torch.zeros_like(tolerance), torch.full_like(tolerance, torch.inf)  # best and worst so far
     for _ in range(ROUNDS):
-        output, _, plan = _attend(heads, scaled, root, n_groups, n_clusters, tolerance)
-        assert plan is not None
+        output, plan = _attend(heads, scaled, root, n_groups, n_clusters, tolerance)
         error = predicted_error(scaled, plan, output)
         fits = error <= target
         good, bad = tolerance.where(fits, good), bad.where(fits, tolerance)
@@ -254,14 +278,9 @@ def _tolerance(heads: Heads, root: float, n_groups: int, n_clusters: int, target
     return good
 
 
-def _with_gradients(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
-    """Return ``output``, with the gradients of `read`, which the backward pass computes."""
-
-    def function(x: Tensor, y: Tensor, v: Tensor) -> tuple[Tensor]:
-        traced = torch.is_grad_enabled()
-        return (read(heads._replace(x=x, y=y, v=v), plan) if traced else output,)
-
-    return recompute(function, *heads[:3], learned=())[0]
+def _with_gradients(heads: Heads, plan: Plan) -> Tensor:
+    """Return `read`, which the backward pass runs again."""
+    return recompute(lambda *u: (read(Heads(*u, *heads[3:]), plan),), *heads[:3], learned=())[0]
 
 
 def _share(plan: Plan) -> Tensor:
