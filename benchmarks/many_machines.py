@@ -1,13 +1,13 @@
-"""Tables of docs/many-machines.md: times per rank as measured, and arithmetic from them."""
+"""Rows of the tables of many machines, headings first: times per rank as measured, and arithmetic from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.distributed import FEATURES
 
-__all__ = ["ARITHMETIC", "TIMES", "arithmetic", "times"]
+__all__ = ["arithmetic_rows", "rank_rows"]
 
 TIMES = ("attention of a rank's part", "1 rank, ms", "2 ranks, ms", "ratio", "bytes of the first rank")
 ARITHMETIC = (
@@ -26,15 +26,17 @@ BITS_PER_SECOND = 1e9
 FLOAT = 4  # bytes
 
 
-def times(result: dict[str, Any]) -> Iterator[list[str]]:
+def rank_rows(result: dict[str, Any]) -> Iterator[Sequence[str]]:
     """Yield times per rank at a fixed length per rank."""
+    yield TIMES
     for row in result["rows"]:
         one, two = (f"{1e3 * row['seconds'][size]:,.0f}" for size in ("1", "2"))
         yield [row["case"], one, two, f"{row['ratio']:.2f}", f"{row['bytes']['2']:,}"]
 
 
-def arithmetic(result: dict[str, Any]) -> Iterator[list[str]]:
+def arithmetic_rows(result: dict[str, Any]) -> Iterator[Sequence[str]]:
     """Yield memory, bytes and time of bidirectional attention, from times of one rank."""
+    yield ARITHMETIC
     settings, rows = result["settings"], {row["case"]: row for row in result["rows"]}
     heads, dim, length = settings["heads"], settings["dim"], settings["length per rank"]
     state = heads * FEATURES * (dim + 1) * FLOAT

@@ -1,37 +1,38 @@
-"""Rows of the tables on the page of summarised attention, headings first."""
+"""Rows of the tables of summarised attention, headings first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.field.table import HEADINGS, rows
 from benchmarks.minilm import TEXTS
 
-__all__ = ["field_rows", "long_rows", "passage_rows", "speech_rows"]
+__all__ = ["field_rows", "long_rows", "neighbour_rows", "passage_rows", "speech_rows"]
 
 Rows = list[list[str]]
 
 
-def passage_rows(result: dict[str, Any]) -> Rows:
-    """Return cosines and neighbours of embeddings."""
-    headings = ["text", "attention", "mean cosine", "smallest", "pairs exact", "errors predicted"]
-    lines = [[*headings, "same neighbour", "lost by at most"]]
-    for text, name, found in _by_text(result["summarised"]):
-        own = _account(found) if "exact_share" in found else ["", ""]
-        same = f"{found['same_neighbour']:.0%}", f"{found['margin_of_changed']:.4f}"
-        lines.append([text, name, *_cosines(found), *own, *same])
+HEADINGS_OF_COSINES = ["attention", "mean cosine", "smallest", "pairs exact", "errors predicted"]
+
+
+def passage_rows(result: dict[str, Any], text: str) -> Rows:
+    """Return cosines of embeddings of a text's passages."""
+    return _cosine_rows(result["summarised"][text])
+
+
+def long_rows(result: dict[str, Any], text: str) -> Rows:
+    """Return cosines of windows of a text's long passages."""
+    return _cosine_rows(result["long"][text])
+
+
+def neighbour_rows(result: dict[str, Any]) -> Rows:
+    """Return how many embeddings keep their nearest neighbour."""
+    lines = [["text", "attention", "same neighbour", "lost by at most"]]
+    for text, by_kind in result["summarised"].items():
+        for name, found in by_kind.items():
+            same = f"{found['same_neighbour']:.0%}", f"{found['margin_of_changed']:.4f}"
+            lines.append([TEXTS[text], _tolerance(name), *same])
     return lines
-
-
-def long_rows(result: dict[str, Any]) -> Rows:
-    """Return cosines of windows of long passages."""
-    headings = ["text", "attention", "mean cosine", "smallest", "pairs exact", "errors predicted"]
-    found = _by_text(result["long"])
-    return [
-        headings,
-        *([text, name, *_cosines(numbers), *_account(numbers)] for text, name, numbers in found),
-    ]
 
 
 def speech_rows(result: dict[str, Any]) -> Rows:
@@ -50,11 +51,12 @@ def field_rows(result: dict[str, Any], length: int, kind: str) -> Rows:
     return [list(HEADINGS), *map(list, found)]
 
 
-def _by_text(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield the title of a text, the kind of attention and its numbers."""
-    for text, by_kind in found.items():
-        for name, numbers in by_kind.items():
-            yield TEXTS[text], _tolerance(name), numbers
+def _cosine_rows(by_kind: dict[str, dict[str, float]]) -> Rows:
+    lines = [HEADINGS_OF_COSINES]
+    for name, found in by_kind.items():
+        own = _account(found) if "exact_share" in found else ["", ""]
+        lines.append([_tolerance(name), *_cosines(found), *own])
+    return lines
 
 
 def _cosines(found: dict[str, float]) -> list[str]:

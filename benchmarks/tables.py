@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
-from benchmarks.many_machines import ARITHMETIC, TIMES, arithmetic, times
+from benchmarks.many_machines import arithmetic_rows, rank_rows
+from benchmarks.minilm import TEXTS
 from benchmarks.speech_tables import (
     encoder_rows,
     loss_rows,
@@ -23,7 +24,7 @@ from benchmarks.speech_tables import (
     trained_rows,
     verdict_rows,
 )
-from benchmarks.summarised_tables import field_rows, long_rows, passage_rows, speech_rows
+from benchmarks.summarised_tables import field_rows, long_rows, neighbour_rows, passage_rows, speech_rows
 
 RESULTS = Path("benchmarks/results")
 REPRODUCED = Path("docs/results")
@@ -40,13 +41,6 @@ QUALITY = {
     "clustered 64×64, separable": "64 × 64 clusters, separable",
     "clustered 64×64, separable + exact pairs": "64 × 64 clusters, separable, some pairs exact",
 }
-QUALITY_SUMMARY = (
-    "uniform",
-    "positive (FAVOR+)",
-    "FAVOR#",
-    "clustered 64×64, separable",
-    "clustered 64×64, separable + exact pairs",
-)
 
 # Rows and columns of the front page: case, peer, words.
 SPEED_SUMMARY = (
@@ -99,12 +93,7 @@ def attention(bench: dict[str, Any]) -> str:
 
 def summarised(bench: dict[str, Any]) -> str:
     """Tabulate summarised attention against exact attention, one column per length."""
-    found: dict[str, dict[int, Ratio]] = {}
-    for group in bench["groups"].values():
-        settings = group["settings"]
-        if "tokens" in settings:
-            row = f"{settings['heads']} heads, d = {settings['dim']}"
-            found.setdefault(row, {})[settings["tokens"]] = group["ratios"][0]
+    found = _summarised(bench)
     lengths = list(next(iter(found.values())))
     rows = [
         [name, *(f"{ratio['median']:.2f} ({_quartiles(ratio)})" for ratio in by_length.values())]
@@ -120,6 +109,8 @@ def speed_summary(bench: dict[str, Any]) -> str:
         [words, *_medians((by_length[length].get((case, peer)) for length in LENGTHS_SUMMARY), digits=1)]
         for case, peer, words in SPEED_SUMMARY
     ]
+    summaries = _summarised(bench)["8 heads, d = 64"]
+    rows.append(["`SummarisedAttention` over exact", *_medians(map(summaries.get, LENGTHS_SUMMARY), digits=1)])
     return table(["times as fast", *(f"{length:,} tokens" for length in LENGTHS_SUMMARY)], rows)
 
 
@@ -135,79 +126,77 @@ def quality(result: dict[str, Any]) -> str:
     return table(["map", "error", "smallest and largest over layers", "FLOPs per token"], rows)
 
 
-def quality_summary(result: dict[str, Any]) -> str:
-    """Tabulate errors on a trained Transformer against its peers, for the front page."""
-    rows = []
-    for name in QUALITY_SUMMARY:
-        outcome = result["maps"][name]
-        rows.append([QUALITY[name], _error(outcome["median"]), f"{outcome['flops_per_token']:,.0f}"])
-    rows.append(["exact attention", "0", f"{result['exact_flops_per_token']:,.0f}"])
-    return table(["map", "relative error", "FLOPs per token"], rows)
-
-
 def minilm(result: dict[str, Any]) -> str:
-    """Tabulate cosines of embeddings, and times of attention."""
+    """Tabulate cosines of embeddings by a converted model."""
     rows = []
     for name, found in result["quality"].items():
         exact = f"{found['exact_share']:.1%}" if found["exact_share"] else ""
-        times = [f"{ratio:.1f}" for ratio in result["times"][name].values()]
-        rows.append([name, f"{found['mean']:.3f}", f"{found['least']:.3f}", exact, *times])
+        rows.append([name, f"{found['mean']:.3f}", f"{found['least']:.3f}", exact])
+    return table(["attention", "mean cosine", "smallest", "pairs exact"], rows)
+
+
+def converted(result: dict[str, Any]) -> str:
+    """Tabulate times of the attention of a converted model against exact attention."""
+    rows = [[name, *(f"{r:.1f}" for r in ratios.values())] for name, ratios in result["times"].items()]
     lengths = [f"{int(length):,}" for length in next(iter(result["times"].values()))]
-    lengths[0] = f"times as fast as exact, L = {lengths[0]}"
-    return table(["attention", "mean cosine", "smallest", "pairs exact", *lengths], rows)
+    return table(["times as fast as exact attention", *lengths], rows)
 
 
-def ranks(result: dict[str, Any]) -> str:
-    """Tabulate times per rank for 1 and 2 ranks."""
-    return table(TIMES, list(times(result)))
-
-
-def many_machines(result: dict[str, Any]) -> str:
-    """Tabulate memory, bytes and time of long sequences."""
-    return table(ARITHMETIC, list(arithmetic(result)))
-
-
-def of(make: Callable[[dict[str, Any]], Iterable[Sequence[str]]], result: dict[str, Any]) -> str:
-    """Tabulate what a function returns: the headings, then the rows."""
+def of(
+    make: Callable[[dict[str, Any]], Iterable[Sequence[str]]],
+    result: dict[str, Any],
+    columns: Sequence[int] | None = None,
+) -> str:
+    """Tabulate what a function returns, headings first: all columns, or some of them, in rows that have any."""
     headings, *lines = make(result)
+    if columns is not None:
+        kept = [[line[column] for column in columns] for line in lines]
+        headings, lines = [headings[column] for column in columns], [line for line in kept if any(line[1:])]
     return table(headings, lines)
 
 
 # Page by page: the name of a table, the file it comes from, and the function that makes it.
 PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
-    Path("README.md"): {
-        "speed": (RESULTS / "bench.json", speed_summary),
-        "quality": (RESULTS / "attention_quality.json", quality_summary),
-    },
+    Path("README.md"): {"speed": (RESULTS / "bench.json", speed_summary)},
     Path("docs/speed.md"): {
-        "maps": (RESULTS / "bench.json", maps),
         "attention": (RESULTS / "bench.json", attention),
         "summarised": (RESULTS / "bench.json", summarised),
+        "converted": (RESULTS / "minilm.json", converted),
+    },
+    REPRODUCED / "speed-details.md": {
+        "maps": (RESULTS / "bench.json", maps),
         "sampling": (RESULTS / "bench.json", sampling),
     },
     Path("docs/which-map.md"): {"quality": (RESULTS / "attention_quality.json", quality)},
-    Path("docs/many-machines.md"): {
-        "ranks": (RESULTS / "distributed.json", ranks),
-        "arithmetic": (RESULTS / "distributed.json", many_machines),
+    REPRODUCED / "many-machines-details.md": {
+        "ranks": (RESULTS / "distributed.json", partial(of, rank_rows)),
+        "memory": (RESULTS / "distributed.json", partial(of, arithmetic_rows, columns=range(6))),
+        "time": (RESULTS / "distributed.json", partial(of, arithmetic_rows, columns=(0, 1, 6, 7, 8))),
     },
-    Path("docs/kernel-methods.md"): {
-        "errors": (RESULTS / "kernel_methods.json", partial(of, error_rows)),
+    REPRODUCED / "kernel-methods-details.md": {
+        "errors": (RESULTS / "kernel_methods.json", partial(of, error_rows, columns=range(4))),
+        "more errors": (RESULTS / "kernel_methods.json", partial(of, error_rows, columns=(0, 4, 5))),
         "auto": (RESULTS / "kernel_methods.json", partial(of, difference_rows)),
         "times": (RESULTS / "kernel_methods.json", partial(of, time_rows)),
+        "rows": (RESULTS / "kernel_scaling.json", partial(of, scaling_rows)),
     },
-    Path("docs/dask.md"): {"rows": (RESULTS / "kernel_scaling.json", partial(of, scaling_rows))},
     Path("docs/transformers.md"): {"minilm": (RESULTS / "minilm.json", minilm)},
-    Path("docs/speech.md"): {
+    REPRODUCED / "speech-details.md": {
         "loss": (RESULTS / "speech.json", partial(of, loss_rows)),
         "encoder": (RESULTS / "speech.json", partial(of, encoder_rows)),
         "stream": (RESULTS / "speech_stream.json", partial(of, stream_rows)),
         "trained": (REPRODUCED / "speech.json", partial(of, trained_rows)),
-        "rates": (REPRODUCED / "speech.json", partial(of, rate_rows)),
+        "rates": (REPRODUCED / "speech.json", partial(of, rate_rows, columns=range(4))),
+        "rates from scratch": (REPRODUCED / "speech.json", partial(of, rate_rows, columns=(0, 4, 5))),
         "verdicts": (REPRODUCED / "speech.json", partial(of, verdict_rows)),
     },
-    Path("docs/summarised.md"): {
-        "passages": (RESULTS / "minilm.json", partial(of, passage_rows)),
-        "long passages": (RESULTS / "minilm.json", partial(of, long_rows)),
+    REPRODUCED / "summarised-details.md": {
+        **{
+            f"{kind}, {title}": (RESULTS / "minilm.json", partial(of, partial(make, text=text)))
+            for kind, make in (("passages", passage_rows), ("long passages", long_rows))
+            for text, title in TEXTS.items()
+        },
+        "neighbours": (RESULTS / "minilm.json", partial(of, neighbour_rows)),
         "speech": (RESULTS / "speech_quality.json", partial(of, speech_rows)),
         **{
             f"field, {length} tokens, equal {kind}": (
@@ -230,6 +219,17 @@ def filled(page: Path, text: str, root: Path) -> str:
         if n != 1:
             raise ValueError(f"{page} has {n} places for the table {name!r}; expected one")
     return text
+
+
+def _summarised(bench: dict[str, Any]) -> dict[str, dict[int, Ratio]]:
+    """Return ratios by heads and dimension, then by length."""
+    found: dict[str, dict[int, Ratio]] = {}
+    for group in bench["groups"].values():
+        settings = group["settings"]
+        if "tokens" in settings:
+            row = f"{settings['heads']} heads, d = {settings['dim']}"
+            found.setdefault(row, {})[settings["tokens"]] = group["ratios"][0]
+    return found
 
 
 def _by_length(bench: dict[str, Any]) -> dict[int, dict[tuple[str, str], Ratio]]:

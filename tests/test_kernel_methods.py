@@ -65,12 +65,12 @@ def result() -> dict:
 
 def test_tables():
     rows = dict(table.error_rows(result()))
-    assert rows[AUTO] == "**0.2000 ± 0.2484**"  # t = 4.303 with two degrees of freedom, s = 0.1
+    assert rows["auto"] == "**0.2000 ± 0.2484**"  # t = 4.303 with two degrees of freedom, s = 0.1
     assert rows["wild"] == "> 100"
     assert rows["*KernelRidge (exact)*"] == "0.0500 ± 0.0000"
     _, (name, difference, verdict, maps) = table.difference_rows(result())
     assert (name, difference, verdict, maps) == ("one", "-0.1000 ± 0.0000", "better", "a 2×, b 1×")
-    assert table.time_rows(result())[1] == [AUTO, "1"]
+    assert table.time_rows(result())[1] == ["auto", "1"]
 
 
 def test_the_table_of_many_rows():
