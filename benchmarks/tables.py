@@ -110,7 +110,9 @@ def speed_summary(bench: dict[str, Any]) -> str:
         for case, peer, words in SPEED_SUMMARY
     ]
     summaries = _summarised(bench)["8 heads, d = 64"]
-    rows.append(["`SummarisedAttention` over exact", *_medians(map(summaries.get, LENGTHS_SUMMARY), digits=1)])
+    rows.append(
+        ["`SummarisedAttention` over exact", *_medians(map(summaries.get, LENGTHS_SUMMARY), digits=1)]
+    )
     return table(["times as fast", *(f"{length:,} tokens" for length in LENGTHS_SUMMARY)], rows)
 
 

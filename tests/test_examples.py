@@ -1,9 +1,10 @@
-"""Every example runs: the doctests of all modules, the snippets of README.md and of the docs."""
+"""Every example runs: the doctests of all modules, the snippets of README.md and of the docs, the notebook."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     text = expand(page.read_text(encoding="utf-8"))
     for snippet in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(snippet, namespace)
+
+
+def test_the_notebook_runs_and_stores_no_outputs(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    notebook = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text(encoding="utf-8"))
+    namespace: dict = {"__name__": "quickstart"}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), namespace)
+    assert namespace["error"] < 0.1
+    namespace["plt"].close("all")
 
 
 def test_numbers_that_the_theory_page_states():
