@@ -111,7 +111,10 @@ def speed_summary(bench: dict[str, Any]) -> str:
     ]
     summaries = _summarised(bench)["8 heads, d = 64"]
     rows.append(
-        ["`SummarisedAttention` over exact", *_medians(map(summaries.get, LENGTHS_SUMMARY), digits=1)]
+        [
+            "`SummarisedAttention` over exact attention",
+            *_medians(map(summaries.get, LENGTHS_SUMMARY), digits=1),
+        ]
     )
     return table(["times as fast", *(f"{length:,} tokens" for length in LENGTHS_SUMMARY)], rows)
 

@@ -127,9 +127,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             ``passes`` counts them; a pass that activation checkpointing recomputes counts twice. Under
             `torch.compile`, redraws break the graph: ``fullgraph=True`` allows none in training.
         sequence_group: a process group, or a `DeviceMesh` with one axis, over whose ranks sequences are split: each
-            rank gives and gets its own part, as in `hrf.distributed.attention`; padding is that of its part, and
+            rank passes and receives its own part, with its own padding, as in `hrf.distributed.attention`;
             ``attn_mask`` and weights are refused. ``None`` is this process alone. Maps have to be equal on all ranks:
-            give a ``seed``, or let `DistributedDataParallel` send those of the first.
+            give a ``seed``, or let `DistributedDataParallel` broadcast the maps of the first.
         generator: the source of ω; redraws come from PyTorch's global generator.
         seed: seed of a new generator, in place of ``generator``.
 

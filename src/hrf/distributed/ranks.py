@@ -172,11 +172,11 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            raise RankError(self._in_vain(what, error)) from error
+            raise RankError(self._timed_out(what, error)) from error
 
-    def _in_vain(self, what: str, error: Exception) -> str:
+    def _timed_out(self, what: str, error: Exception) -> str:
         """Say which ranks did not come, given that ranks that did come say so now."""
-        waited = f"rank {self.rank} waited in vain for {what}"
+        waited = f"rank {self.rank} timed out waiting for {what}"
         reason = str(error).splitlines()[0]
         try:
             missing = self._missing()

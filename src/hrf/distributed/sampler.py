@@ -30,13 +30,13 @@ class ShardedSoftmaxSampler(Sampler):
     All ranks of the group build it, each from its own classes, and call `sample` and `log_prob` with the same queries;
     all get the same draws. Classes are numbered through all ranks.
 
-    For a map without negative estimates the distribution is that of one sampler of all classes. For other maps it is
-    so if each rank's first class is the first of a node at the top of that sampler's tree: any class while the classes
+    For a map without negative estimates the distribution equals that of one sampler of all classes. For other maps it
+    does if each rank's first class is the first of a node at the top of that sampler's tree: any class while classes
     fit the top (`hrf.tuning.TREE_TOP` leaves), or else multiples of a power of 4. Elsewhere branches with estimates
     below 0 are cut off in slightly different places; the stated probabilities are exact in any case.
 
     Args:
-        class_embeddings: those of this rank, ``(C_r, d)``, at least one; a copy is kept.
+        class_embeddings: embeddings of this rank's classes, ``(C_r, d)``, at least one; a copy is kept.
         feature_map: as in `hrf.sampling.SoftmaxSampler`, the same on every rank.
         group: a process group, a `DeviceMesh` with one axis, or ``None`` for the default group.
         radius: as in `hrf.sampling.SoftmaxSampler`.

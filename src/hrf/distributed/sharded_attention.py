@@ -367,15 +367,14 @@ def attention(
     denominator: Rule | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """Do as `hrf.attention` does with the tokens of all ranks in order: each rank gives and gets its own part.
+    """Compute `hrf.attention` over the tokens of all ranks in order: each rank passes and receives its own part.
 
-    All ranks of the group call this, in the same order. What moves is the state of a rank's keys, whatever their
-    number. Lengths may differ between ranks, and may be 0; everything else has to be the same, the map above all, and
-    is compared. An error of one rank is raised on all.
+    All ranks of the group call this, in the same order. Ranks exchange the states of their keys, whose size does not
+    depend on the number of keys. Lengths may differ between ranks, and may be 0; everything else, above all the map, has
+    to be the same, and is compared. An error of one rank is raised on all.
 
-    The backward pass moves the gradient of the state in the same way, so that all ranks have to run it, on losses
-    that depend on their outputs. Gradients of a map's own tensors are shares of the ranks, to be added up as those of
-    any weight are.
+    The backward pass exchanges gradients of states in the same way, so all ranks have to run it, on losses
+    that depend on their outputs. Sum gradients of a map's own tensors over ranks, like gradients of any weight.
 
     Args:
         query: ``(..., H, L, d)``, this rank's part.

@@ -78,14 +78,14 @@ class SummarisedAttention:
     """Softmax attention by summaries, with exact pairs where a summary would err: nothing is fitted or drawn.
 
     Queries of each head are cut into groups and keys into clusters, all of the same size. A group of queries reads a
-    summary of each cluster (mass, mean key and mean value under the weights of the mean query), and meets some keys
+    summary of each cluster (mass, mean key and mean value under the weights of the mean query), and computes some keys
     exactly: key j if its share of the group's mass, times the relative standard deviation √expm1(γ d²) of what the
     summary would get wrong (log-normal, with γ d² the variance of the logit), is at least τ/S · ⁴√(S/512), for S keys
-    and τ the ``tolerance``. A single query opens a cluster, and meets its keys one by one, if the summary has a share
+    and τ the ``tolerance``. A single query computes all keys of a cluster exactly if the summary has a share
     of the query's own mass that, times the same deviation for this query, is at least τ/16. Give an instance to
     `hrf.attention` in place of a feature map.
 
-    Gradients are exact for groups, clusters and exact pairs held fixed.
+    Gradients are exact for groups, clusters and exact pairs held fixed. Causal calls are refused.
 
     Args:
         n_groups: groups of queries per head, a power of two; ``None`` is 2^⌈1 + log₂(L)/2⌉ for L queries: 64 at 512 and
@@ -99,7 +99,7 @@ class SummarisedAttention:
         target_error: relative error of each head's output to stay below, with ``tolerance="auto"``. The largest τ
             is searched whose error, estimated as in a `hrf.SummaryReport`, is low enough; this computes attention
             seven times.
-        report: where to add an account of each call, which costs some time.
+        report: where to add an account of each call, which takes several times as long as the attention itself.
 
     >>> import torch, hrf
     >>> q, k, v = torch.randn(3, 1, 4, 1000, 16)

@@ -5,8 +5,8 @@ of the top principal direction. Part p of P of n vectors is ``order[p·n // P : 
 two. A query of group i is x = rᵢ + δ. Σ_δ is the covariance of all δ, pooled over groups, so the variance of δᵀ(y₁ −
 y₂) is the squared distance of two keys in the metric Σ_δ; γᵢ says how wide group i is, relative to the pool.
 
-A plan is data, and constant to the gradient. Any plan gives a valid output, so a compiled loop may make its own, and is
-compared with ``read.py`` on the plan that it made.
+A plan is data, and constant to the gradient. Any plan gives a valid output, so the compiled core may make its own, and
+is compared with ``read.py`` on the plan that it made.
 """
 
 from __future__ import annotations

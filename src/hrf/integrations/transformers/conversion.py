@@ -332,8 +332,8 @@ def convert(
             heads=...)`` that returns a map, such as ``functools.partial(hrf.ClusteredHybrid.fit,
             base="separable", n_clusters=(64, 64), recenter=True, exact_share=0.1)``.
         quality: mean cosine between outputs of the exact and the converted model to reach on the test batches, such as
-            0.99: maps are tried from cheap to dear, with up to 40 % of pairs exact, and the first that reaches it
-            is taken. If none does, a ValueError says how far they got, and the model stays as it was.
+            0.99: maps are tried from cheapest to most expensive, with up to 40 % of pairs exact, and the first that
+            reaches it is taken. If none does, a ValueError says how far they got, and the model stays as it was.
         test_batches: batches to measure errors on; by default the last quarter of ``calibration_batches`` is held out.
         max_tokens: largest number of queries and keys per head to fit to, the same number from each batch.
         seed: seed of ω and of the choice of tokens.
