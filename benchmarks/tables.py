@@ -53,8 +53,6 @@ SPEED_SUMMARY = (
         "the same, causal, with the backward pass",
     ),
     ("Positive", "performer-pytorch", "`Positive` over performer-pytorch"),
-    ("AngularHybrid", "performer-pytorch", "`AngularHybrid` over performer-pytorch"),
-    ("Positive, causal", "performer-pytorch, causal", "`Positive`, causal, over performer-pytorch"),
 )
 LENGTHS_SUMMARY = (1024, 4096, 16384)
 

@@ -28,7 +28,7 @@ FACTORS = (0.5, 1, 2)
 NOT_TIMED = {
     "CODE_BITS": "bounds for CODE_BLOCK and COMPILED_CODE_TOKENS, which are timed",
     "CLUSTER_BLOCK": "bounds of a size that follows from the number of clusters",
-    "TREE_LEAF": "a choice of memory, not of speed: docs/speed.md compares leaves of 1 and 4",
+    "TREE_LEAF": "a choice of memory, not of speed: docs/results/speed-details.md compares leaves of 1 and 4",
     "TREE_HELD_BYTES": "a choice of memory",
 }
 

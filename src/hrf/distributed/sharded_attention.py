@@ -370,8 +370,8 @@ def attention(
     """Compute `hrf.attention` over the tokens of all ranks in order: each rank passes and receives its own part.
 
     All ranks of the group call this, in the same order. Ranks exchange the states of their keys, whose size does not
-    depend on the number of keys. Lengths may differ between ranks, and may be 0; everything else, above all the map, has
-    to be the same, and is compared. An error of one rank is raised on all.
+    depend on the number of keys. Lengths may differ between ranks, and may be 0; everything else, above all the map,
+    has to be the same, and is compared. An error of one rank is raised on all.
 
     The backward pass exchanges gradients of states in the same way, so all ranks have to run it, on losses
     that depend on their outputs. Sum gradients of a map's own tensors over ranks, like gradients of any weight.
