@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # by hand
 CORE = Path(__file__).parent / "src" / "hrf" / "_core"
 # No -ffast-math: it would remove the rounding of exp2. Fused multiply-adds are safe.
 OPTIONS = (
-    "-std=c++17 -O3 -shared -fPIC -pthread -fvisibility=hidden -ffp-contract=fast -fno-math-errno "
+    "-std=c++17 -O3 -DNDEBUG -shared -fPIC -pthread -fvisibility=hidden -ffp-contract=fast -fno-math-errno "
     "-Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized -Wno-psabi"
 )
 AVX2 = "-mavx2 -mfma"
@@ -34,7 +34,12 @@ if platform.machine() in ("x86_64", "AMD64"):
 
 
 def compile_core(folder: Path = CORE, more: str = "") -> list[Path]:
-    """Compile all libraries into a folder, unless they are newer than the source; return those that are there."""
+    """Compile all libraries into a folder, unless they are newer than the source; return those that are there.
+
+    Args:
+        folder: where the libraries go.
+        more: options for the compiler, such as sanitizers.
+    """
     compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
     newest = max(path.stat().st_mtime for path in (*CORE.glob("*.h"), CORE / "core.cpp", Path(__file__)))
     running = {}

@@ -15,3 +15,19 @@ def threads(request):
     yield request.param
     library.set_team(core._team())
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=core.INSTRUCTIONS)
+def instructions(request, monkeypatch):
+    """Each instruction set in turn, as HRF_CORE would choose it."""
+    monkeypatch.setenv("HRF_CORE", request.param)
+    for choice in (core.instructions, core._library):
+        choice.cache_clear()
+    try:
+        core.instructions()
+    except ValueError as error:  # the processor does not grant it
+        pytest.skip(str(error))
+    yield request.param
+    monkeypatch.undo()
+    for choice in (core.instructions, core._library):
+        choice.cache_clear()

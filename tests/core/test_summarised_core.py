@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
 
+import hrf
 from attention.summarised.cases import exact, random_heads
 from hrf import _core as core
 from hrf._attention.summarised import engine
@@ -115,22 +117,67 @@ def test_trees_are_as_good_as_exact_ones():
     assert float(own.spread.mean()) <= 1.1 * float(plain.spread.mean())
 
 
-def test_gradients_are_those_of_the_plan(monkeypatch):
-    import hrf
+DTYPES = [torch.float32, torch.float64]
 
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_plan(case, dtype):
+    *shape, n_groups, n_clusters, tolerance = case
+    wide = random_heads(*shape, padded=0.1)
+    heads = wide._replace(**{name: getattr(wide, name).to(dtype) for name in ("x", "y", "v")})
+    root = 0.7
+    found = Compiled(heads, root, n_groups, n_clusters, torch.full((len(heads.x),), tolerance), keep=True)
+    grad = torch.randn(found.out.shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    leaves = [t.double().requires_grad_() for t in heads[:3]]
+    output = read(Heads(*leaves, *heads[3:]).scaled(root), found.plan())
+    expected = torch.autograd.grad(output, leaves, grad.double())
+    terms = shape[1] + shape[2]  # sums over queries, over keys, and of squares over both
+    for got, want in zip(found.gradients(found.out, grad), expected, strict=True):
+        assert (got - want).abs().max() <= terms * torch.finfo(dtype).eps * (1 + want.abs().max())
+
+
+def test_every_instruction_set(instructions):
+    for case in CASES[:3]:
+        test_outputs_are_those_of_the_plan(case, 1.0)
+        for dtype in DTYPES:
+            test_gradients_are_those_of_the_plan(case, dtype)
+
+
+def test_any_number_of_threads(threads):
+    test_outputs_are_those_of_the_plan(CASES[0], 1.0)
+    test_gradients_are_those_of_the_plan(CASES[0], torch.float32)
+
+
+def test_attention_has_the_gradients_of_the_core(monkeypatch):
     kept = []
     monkeypatch.setattr(engine, "Compiled", lambda *a, **k: kept.append(Compiled(*a, **k)) or kept[-1])
     g = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 2, 90, 16, generator=g).requires_grad_() for _ in range(3)]
-    method = hrf.SummarisedAttention(8, 8, tolerance=1.0)
-    out = hrf.attention(*tensors, method, scale=0.2)
+    out = hrf.attention(*tensors, hrf.SummarisedAttention(8, 8, tolerance=1.0), scale=0.2)
     weights = torch.randn(out.shape, generator=g)
     found = torch.autograd.grad((out * weights).sum(), tensors)
     x, y, v = (t.detach().flatten(0, 1).double().requires_grad_() for t in tensors)
     real = torch.ones(2, 90, dtype=torch.bool)
-    root = math.sqrt(0.2)
-    expected = read(Heads(x * root, y * root, v, real, real), kept[0].plan())
+    expected = read(Heads(x, y, v, real, real).scaled(math.sqrt(0.2)), kept[0].plan())
     wanted = torch.autograd.grad((expected * weights.flatten(0, 1)).sum(), [x, y, v])
     for got, want in zip(found, wanted, strict=True):
-        # float32 through sums over 90 keys and as many queries.
         assert (got.flatten(0, 1) - want).abs().max() <= 1e-4 * (1 + want.abs().max())
+
+
+def test_an_output_is_freed_with_its_last_name():
+    """Its node holds what the backward pass needs, not the output itself."""
+    q = torch.randn(1, 2, 90, 16, requires_grad=True)
+    out = hrf.attention(q, q, q, hrf.SummarisedAttention(8, 8))
+    kept = weakref.ref(out)
+    del out
+    assert kept() is None
+
+
+def test_changes_in_place_before_the_backward_pass_are_an_error():
+    q, k = torch.randn(1, 2, 90, 16, requires_grad=True), torch.randn(1, 2, 90, 16)
+    out = hrf.attention(q, k, k, hrf.SummarisedAttention(8, 8))
+    with torch.no_grad():
+        k += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

@@ -47,3 +47,8 @@ def test_sums_with_and_without(monkeypatch, threads, by_core, dtype, masked, ind
     engine = angular if index < 2 else clusters
     found = engine.sums(*(t.to(dtype) for t in (x, y, values)), phi.to(dtype), keep).unscaled()
     assert ((found - expected).abs() <= 2**8 * torch.finfo(dtype).eps * size).all()
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_every_instruction_set(index, instructions):
+    test_sums_with_and_without(None, None, True, torch.float32, True, index)

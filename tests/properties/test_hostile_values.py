@@ -71,7 +71,9 @@ def test_the_core_survives_whatever_it_is_given(seed, length, value, in_keys):
     x, y, v = normal(seed, length)[:, 0]
     (y if in_keys else x)[:, seed % length] = value
     real = torch.ones(2, length, dtype=torch.bool)
-    Compiled(Heads(x, y, v, real, real), 1.0, 8, 8, torch.ones(2), keep=True).plan()
+    found = Compiled(Heads(x, y, v, real, real), 1.0, 8, 8, torch.ones(2), keep=True)
+    found.plan()
+    found.gradients(found.out, torch.ones_like(found.out))
 
 
 def topics(seed: int, length: int, scale: float, n_topics: int) -> Tensor:

@@ -118,12 +118,12 @@ def test_outputs_are_finite_and_in_the_box_of_visible_values(shape, n_groups, n_
 
 
 @given(
-    shapes((0.0, 1.0, 3.0), (torch.float32,)),
+    shapes((0.0, 1.0, 3.0), (torch.float32, torch.float64)),
     powers,
     powers,
-    st.sampled_from([0.3, 1.0, math.inf]),
+    st.sampled_from([0.0, 0.3, 1.0, math.inf]),
 )
-@cases(8)
+@cases(12)
 def test_the_core_is_the_twin_with_its_plan(shape, n_groups, n_clusters, tolerance):
     shape = replace(
         shape, batch=1, groups=1, length=max(shape.length, n_groups), keys=max(shape.keys, n_clusters)
@@ -135,5 +135,12 @@ def test_the_core_is_the_twin_with_its_plan(shape, n_groups, n_clusters, toleran
         keys = real
     heads = Heads(*(u[0] for u in shape.tensors()), queries, keys)
     found = Compiled(heads, 1.0, n_groups, n_clusters, torch.full((shape.key_heads,), tolerance), keep=True)
-    wide = Heads(*(u.double() for u in heads[:3]), *heads[3:])
-    assert ((found.out - read(wide, found.plan())).abs() <= shape.rounding()).all()
+    leaves = [u.double().requires_grad_() for u in heads[:3]]
+    expected = read(Heads(*leaves, *heads[3:]), found.plan())
+    assert ((found.out - expected).abs() <= shape.rounding()).all()
+    grad = torch.ones_like(found.out)
+    wanted = torch.autograd.grad(expected, leaves, grad.double(), allow_unused=True, materialize_grads=True)
+    for got, want in zip(found.gradients(found.out, grad), wanted, strict=True):
+        # Each is a sum over all queries or keys, of products of rounded weights with numbers up to the norm.
+        slack = (shape.length + shape.keys) * (1 + shape.norm) * shape.rounding()
+        assert ((got - want).abs() <= slack * (1 + want.abs().max())).all()

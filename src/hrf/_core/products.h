@@ -3,6 +3,8 @@
 // Numbers of columns are multiples of the vector's length: callers pad rows to multiples of PAD numbers.
 #pragma once
 
+#include <cassert>
+
 #include "simd.h"
 
 namespace hrf {
@@ -63,6 +65,7 @@ template <bool Add, class T>
 void product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* out, int64_t ldo,
              const int32_t* index = nullptr) {
     constexpr int N = lanes<T>;
+    assert(m >= 0 && k >= 0 && n % N == 0 && n <= ldb && n <= ldo);
     int64_t column = 0;
     for (; column + 2 * N <= n; column += 2 * N)
         columns_of_product<Add, false, 2>(m, k, a, lda, index, b + column, ldb, out + column, ldo);
@@ -75,6 +78,7 @@ template <bool Add, class T>
 void product_transposed(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* out,
                         int64_t ldo, const int32_t* index = nullptr) {
     constexpr int N = lanes<T>;
+    assert(m >= 0 && k >= 0 && n % N == 0 && m <= lda && n <= ldb && n <= ldo);
     int64_t column = 0;
     for (; column + 2 * N <= n; column += 2 * N)
         columns_of_product<Add, true, 2>(m, k, a, lda, index, b + column, ldb, out + column, ldo);

@@ -5,12 +5,22 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define HRF_FORBID(place, bytes) __asan_poison_memory_region(place, bytes)
+#define HRF_ALLOW(place, bytes) __asan_unpoison_memory_region(place, bytes)
+#else
+#define HRF_FORBID(place, bytes)
+#define HRF_ALLOW(place, bytes)
+#endif
 
 namespace hrf {
 
@@ -60,6 +70,7 @@ class Arena {
             size_ = bytes + LINE;
             memory_ = static_cast<char*>(std::aligned_alloc(LINE, size_ + (-size_ & (LINE - 1))));
         }
+        HRF_FORBID(memory_, size_);  // but for what is lent
     }
 
     // A place to come back to: what was lent after it may be lent again.
@@ -71,17 +82,25 @@ class Arena {
     T* lend(size_t n) {
         char* place = memory_ + used_;
         used_ += room<T>(n);
+        assert(used_ <= size_);
+        HRF_FORBID(place, used_ - (place - memory_));
+        HRF_ALLOW(place, n * sizeof(T));
         return reinterpret_cast<T*>(place);
     }
 
     template <class T>
     static size_t room(size_t n) {
         const size_t bytes = n * sizeof(T);
-        return bytes + (-bytes & (LINE - 1));
+        return bytes + (-bytes & (LINE - 1)) + FENCE;
     }
 
   private:
     static constexpr size_t LINE = 64, KEPT = size_t(1) << 26;
+#if defined(__SANITIZE_ADDRESS__)
+    static constexpr size_t FENCE = LINE;  // between loans
+#else
+    static constexpr size_t FENCE = 0;
+#endif
     char* memory_ = nullptr;
     size_t size_ = 0, used_ = 0;
 };
