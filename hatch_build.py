@@ -1,7 +1,7 @@
 """Compile the core: one source, one library per instruction set; Python loads the widest that the processor grants.
 
-The build backend runs this for wheels and for editable installs; ``python hatch_build.py`` runs it by hand. Without a
-compiler the installation succeeds, and hrf works without its core.
+The build backend runs this for wheels and for editable installs; an editable install runs it again where sources are
+newer than the libraries. Without a compiler the installation succeeds, and hrf works without its core.
 """
 
 from __future__ import annotations
@@ -42,20 +42,28 @@ def compile_core(folder: Path = CORE, more: str = "") -> list[Path]:
     """
     compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
     newest = max(path.stat().st_mtime for path in (*CORE.glob("*.h"), CORE / "core.cpp", Path(__file__)))
+    libraries = {folder / f"core.{name}.so": options for name, options in INSTRUCTIONS.items()}
     running = {}
-    for name, options in INSTRUCTIONS.items():
-        library = folder / f"core.{name}.so"
+    for library, options in libraries.items():
         if compiler and not (library.exists() and library.stat().st_mtime >= newest):
+            if not running:
+                print("hrf: compiling the core, about half a minute", file=sys.stderr)
+            # Another process may load or compile the same library meanwhile.
+            part = library.with_suffix(f".{os.getpid()}.part")
             words = [*compiler.split(), *OPTIONS.split(), *options.split(), *more.split()]
-            running[library] = subprocess.Popen([*words, str(CORE / "core.cpp"), "-o", str(library)])
-    for library, process in running.items():
-        if process.wait():
+            process = subprocess.Popen([*words, str(CORE / "core.cpp"), "-o", str(part)])
+            running[library] = part, process
+    for library, (part, process) in running.items():
+        if process.wait() == 0:
+            part.replace(library)
+        else:
+            part.unlink(missing_ok=True)
             library.unlink(missing_ok=True)
-    found = [path for name in INSTRUCTIONS if (path := folder / f"core.{name}.so").exists()]
-    if len(found) < len(INSTRUCTIONS):
+    found = [library for library in libraries if library.exists()]
+    if len(found) < len(libraries):
         reason = "no C++ compiler was found" if compiler is None else f"{compiler} failed"
         print(
-            f"hrf: {reason}; {len(found)} of {len(INSTRUCTIONS)} libraries of the core are there",
+            f"hrf: {reason}; {len(found)} of {len(libraries)} libraries of the core are there",
             file=sys.stderr,
         )
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import struct
 import warnings
 from functools import cache
@@ -38,6 +39,8 @@ def instructions() -> str | None:
     wanted = os.environ.get("HRF_CORE", "")
     if wanted == "off":
         return None
+    if (build := Path(__file__).parents[3] / "hatch_build.py").exists():  # an editable install
+        runpy.run_path(str(build))["compile_core"]()
     if wanted not in ("", *INSTRUCTIONS):
         raise ValueError(f"HRF_CORE is {wanted!r}; expected one of {', '.join(INSTRUCTIONS)} or off")
     baseline = _file("baseline")
