@@ -21,7 +21,16 @@ from hrf.features.gaussian import GaussianKernel
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.projections import ProjectionKind
 
-__all__ = ["ADVISED", "LEAST_ROWS", "NAMES", "KernelName", "advise_kernel", "input_scale", "make_map"]
+__all__ = [
+    "ADVISED",
+    "LEAST_ROWS",
+    "NAMES",
+    "KernelName",
+    "advise_kernel",
+    "choose_map",
+    "input_scale",
+    "make_map",
+]
 
 # Maps for kernel machines by name: at most so many features, fitted to rows where the map is fitted at all.
 #
@@ -174,6 +183,39 @@ def advise_kernel(
         )
     ranking.sort(key=lambda candidate: (candidate.high, candidate.flops))
     return Advice(ranking, [], problem.uniform(ranking[0].feature_map), left_out, settings)
+
+
+# A choice costs less than two fits: few rows and features tell maps apart that differ by much.
+_CHOICE_ROWS, _CHOICE_SHARE, _CHOICE_WIDTH, _CHOICE_DRAWS = 1024, 0.25, 128, 2
+
+
+def choose_map(rows: Any, targets: Any = None, *, gamma: float, width: int, **options: Any) -> MapName:
+    """Return the name of the map that does best at a small width on a quarter of the rows, 1,024 at most.
+
+    `advise_kernel` measures with more rows, at full width and over more draws.
+
+    Args:
+        rows: ``(N, d)``, 8 rows or more.
+        targets: ``(N,)`` or ``(N, k)``, or ``None``.
+        gamma: γ of the kernel.
+        width: number of features; the choice is made at 128 or fewer.
+        **options: ``kernel``, ``projection`` and ``seed`` of `make_map`.
+    """
+    data = _checked(rows, targets, math.sqrt(input_scale(options["kernel"], gamma)))
+    order = torch.randperm(len(data.x), generator=Generator().manual_seed(options["seed"]))
+    few = max(LEAST_ROWS, min(_CHOICE_ROWS, int(_CHOICE_SHARE * len(order))))
+    problem, fitted = _split(data.part(order[:few]), options["seed"])
+    errors: dict[MapName, float] = {}
+    for name in ADVISED:
+        try:
+            if name in _WITH_MATRIX:
+                check_matrix(data.x.shape[1])
+            phi = make_map(name, fitted, min(width, _CHOICE_WIDTH), **options).float()
+            found = problem.error(phi, _CHOICE_DRAWS, Generator().manual_seed(options["seed"] + 1))
+            errors[name] = found.value if math.isfinite(found.value) else math.inf
+        except FAILURES:
+            continue
+    return min(errors, key=lambda name: errors[name]) if errors else "trigonometric"
 
 
 def input_scale(kernel: KernelName, gamma: float) -> float:

@@ -17,9 +17,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator
 from typing_extensions import Self
 
-from hrf.advice import advise_kernel
 from hrf.advice.errors import GramProblem, LabelledRows, plain_features, predicted_gram_error
-from hrf.advice.kernel_advisor import LEAST_ROWS, KernelName, input_scale, make_map
+from hrf.advice.kernel_advisor import LEAST_ROWS, KernelName, choose_map, input_scale, make_map
 from hrf.checks import check_count
 from hrf.features.base import FeatureMap
 from hrf.features.gaussian import GaussianKernel
@@ -85,9 +84,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         kernel: ``"rbf"`` for exp(−γ‖x − y‖²), or ``"softmax"`` for exp(γ xᵀy).
         gamma: γ, or ``"scale"`` for 1/(d · variance of X), as in scikit-learn's SVC.
         feature_map: one of ``trigonometric``, ``positive``, ``optimal-positive``, ``dense-exponential``, ``centred``;
-            ``"auto"`` to measure maps on the data and take the best (`hrf.advise_kernel`; by ridge regression where
-            ``fit`` gets targets that are numbers, else by the kernel), which takes many times as long; or a
-            `FeatureMap` of the softmax kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
+            ``"auto"`` to compare maps on a few rows and take the best (by ridge regression where ``fit`` gets targets
+            that are numbers, else by the kernel), for the time of about two more fits; or a `FeatureMap` of the softmax
+            kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
         n_components: the largest number of features. Projections make two or more each, of which there is one at least.
         projection: how the rows ω are coupled, one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
@@ -186,12 +185,14 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             return self._given(self.feature_map, x.shape[1])
         name: Any = self.feature_map
         arguments: dict[str, Any] = {"kernel": self.kernel, "projection": self.projection, "seed": seed}
-        if name == "auto" and len(x) >= LEAST_ROWS:
-            advice = advise_kernel(x, y, gamma=self.gamma_, budget=self.n_components, **arguments)
-            self.map_name_ = advice.ranking[0].name
-            return advice.best
-        # There may be too few rows to measure anything on.
-        self.map_name_ = name = "trigonometric" if name == "auto" else name
+        if name == "auto":  # there may be too few rows to measure anything on
+            few = len(x) < LEAST_ROWS
+            name = (
+                "trigonometric"
+                if few
+                else choose_map(x, y, gamma=self.gamma_, width=self.n_components, **arguments)
+            )
+        self.map_name_ = name
         return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
 
     def _given(self, given: FeatureMap, dim: int) -> FeatureMap:
