@@ -97,12 +97,12 @@ def parse(name: str) -> Named:
     """
     for family, (form, _) in FAMILIES.items():
         if found := re.fullmatch(rf"{re.escape(family)} {_FORMS[form]}", name):
-            numbers = [int(text) for text in found.groups()]
-            if min(numbers) < 1:
+            first, second, third = (*(int(text) for text in found.groups()), None, None)[:3]
+            if 0 in (first, second, third):
                 break
-            if form.startswith("(q, k)"):
-                return Named(family, *numbers[2:], n_clusters=(numbers[0], numbers[1]))
-            return Named(family, *numbers)
+            if first is not None and second is not None and form.startswith("(q, k)"):
+                return Named(family, third, n_clusters=(first, second))
+            return Named(family, first, second)
     forms = ", ".join(f"{family} {form}" for family, (form, _) in FAMILIES.items())
     raise ValueError(f"there is no map {name!r}; expected one of {forms}, with numbers from 1")
 

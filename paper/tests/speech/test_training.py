@@ -46,7 +46,7 @@ def weights(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("method", ["exact", "uniform", "HRF-C (2,2)", "summarised"])
+@pytest.mark.parametrize("method", ["exact", "uniform", "HRF-C (2, 2) 64", "summarised"])
 def test_resumed_training_is_the_same_to_the_last_bit(method, folder):
     training = replace(TRAINING, method=method, fit_step=2)
     whole = SpeechTrainer(training, tiny_speech())

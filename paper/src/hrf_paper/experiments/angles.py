@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 import hrf
+from hrf import catalogue
 from hrf.report import count, number
 from hrf_paper.experiments.estimators import chunk_size, estimates, fractions, on_sphere
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
@@ -135,15 +136,14 @@ def _sample(recipe: _Recipe, fitted: hrf.FeatureMap, settings: AnglesSettings) -
 def _recipes(settings: AnglesSettings) -> dict[str, _Recipe]:
     """Return every estimator at the size whose width is nearest to the budget."""
     n = settings.n_coefficient_projections
-    coefficient = {"n_coefficient_projections": n}
-    gaussian = coefficient | {"sigma": settings.sigma, "radius": settings.radius}
+    window = {"sigma": settings.sigma, "radius": settings.radius}
     return {
-        "trigonometric": _plain(settings, hrf.Trigonometric, 2),
-        "FAVOR+": _plain(settings, hrf.Positive, 2),
-        "FAVOR++": _plain(settings, hrf.OptimalPositive, 1),
-        "FAVOR#": _plain(settings, hrf.DenseExponential, 1),
-        "angular hybrid": _plain(settings, hrf.AngularHybrid, 4 * (n + 1), **coefficient),
-        "Gaussian hybrid": _plain(settings, hrf.GaussianHybrid, 4 * (2 * n + 1), **gaussian),
+        "trigonometric": _plain(settings, "Trig", 2),
+        "FAVOR+": _plain(settings, "FAVOR+", 2),
+        "FAVOR++": _plain(settings, "FAVOR++", 1),
+        "FAVOR#": _plain(settings, "FAVOR#", 1),
+        "angular hybrid": _plain(settings, "HRF-A", 4 * (n + 1), n),
+        "Gaussian hybrid": _plain(settings, "HRF-G", 4 * (2 * n + 1), n, **window),
         "nested hybrid": _Recipe(_size(settings, _nested_width()), partial(_nested, settings)),
     }
 
@@ -153,12 +153,12 @@ def _size(settings: AnglesSettings, width_of_one: int) -> int:
 
 
 def _plain(
-    settings: AnglesSettings, cls: Callable[..., hrf.FeatureMap], width_of_one: int, **arguments: Any
+    settings: AnglesSettings, family: str, width_of_one: int, n: int | None = None, **window: Any
 ) -> _Recipe:
     """Return the recipe of a map whose width is proportional to its number of projections."""
     m = _size(settings, width_of_one)
-    common: dict[str, Any] = {"n_projections": m, "projection": _KIND, **arguments}
-    return _Recipe(m, lambda heads, generator: cls(settings.dim, heads=heads, generator=generator, **common))
+    build = partial(catalogue.build, catalogue.label(family, m, n), settings.dim, projection=_KIND, **window)
+    return _Recipe(m, lambda heads, generator: build(heads=heads, generator=generator))
 
 
 def _nested(settings: AnglesSettings, heads: int | None, generator: Generator) -> hrf.FeatureMap:

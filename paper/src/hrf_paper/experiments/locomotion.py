@@ -32,8 +32,8 @@ RUNS = 5
 
 # Train a policy per method and run, walk over unseen stones, and keep what one of them looks at.
 
-HYBRID = "HRF-A (8,8)"
-METHODS = ("exact", "FAVOR+ 256", "FAVOR+ small", HYBRID, "Trig small", "uniform", "blind")
+HYBRID = "HRF-A (8, 8)"
+METHODS = ("exact", "FAVOR+ 256", "FAVOR+ 58", HYBRID, "Trig 58", "uniform", "blind")
 FRAMES = f"frames, {HYBRID}"
 _FIRST_FIELD = 1_000  # seeds of the unseen fields
 _FRAMES = 6
@@ -298,8 +298,8 @@ def _reached(settings: LocomotionSettings, results: Results) -> Table:
         ("attention", "FLOPs", "ranking alone", "return", "crossed", "diverged", "CPU seconds"),
         rows,
         caption="FLOPs per decision. A return of about 4 is a field that is crossed without a step beside the stones; "
-        '± is the 95 % interval of the mean over runs. "uniform" reads all patches, "blind" none. "FAVOR+ small" and '
-        '"Trig small" have as many features as the FLOPs of HRF-A (8,8) allow. CPU seconds are those of one training.',
+        '± is the 95 % interval of the mean over runs. "uniform" reads all patches, "blind" none. FAVOR+ 58 and Trig '
+        "58 have as many projections as the FLOPs of HRF-A (8, 8) allow. CPU seconds are those of one training.",
     )
 
 
@@ -307,7 +307,7 @@ def _reached(settings: LocomotionSettings, results: Results) -> Table:
 
 _BASELINE = "FAVOR+ 256"
 _SIMILAR = 0.95
-_SMALL = ("FAVOR+ small", "Trig small")
+_SMALL = ("FAVOR+ 58", "Trig 58")
 
 
 def claims(settings: LocomotionSettings, results: Results) -> list[Claim]:
@@ -425,13 +425,13 @@ def _listed(found: Outcome) -> str:
 _COLOURS = {
     "exact": "#000000",
     "FAVOR+ 256": "#D55E00",
-    "FAVOR+ small": "#E69F00",
+    "FAVOR+ 58": "#E69F00",
     HYBRID: "#009E73",
-    "Trig small": "#0072B2",
+    "Trig 58": "#0072B2",
     "uniform": "#CC79A7",
     "blind": "#999999",
 }
-_CROWD = ("FAVOR+ small", HYBRID, "Trig small")
+_CROWD = ("FAVOR+ 58", HYBRID, "Trig 58")
 
 
 def figure(settings: LocomotionSettings, results: Results) -> Figure:

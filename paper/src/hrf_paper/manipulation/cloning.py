@@ -213,7 +213,7 @@ def _environment(number: int, image_size: int) -> SweepingEnv:
 
 # Replay a trained policy on an unseen start, with the places that it looks at, as frames.
 
-POLICIES = {"exact": "exact", "angular": "HRF-A (8,8)"}  # committed policies, and their attention
+POLICIES = {"exact": "exact", "angular": "HRF-A (8, 8)"}  # committed policies, and their attention
 _SIZE = 256
 _WHITE = (255, 255, 255)
 

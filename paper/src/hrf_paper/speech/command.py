@@ -33,11 +33,11 @@ _CORPORA: dict[str, Callable[[int], Speech]] = {
 }
 
 
-_DRAWN = ("FAVOR+ 256", "HRF-C (3,3)", "separable (16,16)")
+_DRAWN = ("FAVOR+ 128", "HRF-C (3, 3) 64", "separable (16, 16)")
 _EXAMPLES = """examples:
   hrf-speech train an4 --out an4.safetensors
   hrf-speech train digits --epochs 40 --out digits.safetensors
-  hrf-speech train librispeech --config paper --attention "HRF-C (3,3)" --fit-step 1000 --key-length 1 \\
+  hrf-speech train librispeech --config paper --attention "HRF-C (3, 3) 64" --fit-step 1000 --key-length 1 \\
     --out paper.safetensors
   hrf-speech transcribe seven.wav --checkpoint digits.safetensors --beam 4
   hrf-speech attention --checkpoint an4.safetensors --out attention.png"""

@@ -319,6 +319,6 @@ def _state(method: object) -> hrf.AttentionState:
     if not isinstance(method, hrf.FeatureMap):
         raise ValueError(
             f"attention is {method!r}, whose memory grows with every frame; expected feature maps: train with "
-            "--attention 'FAVOR+ 256'"
+            "--attention 'FAVOR+ 128'"
         )
     return hrf.AttentionState(method, scale=1.0)
