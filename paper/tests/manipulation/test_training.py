@@ -130,13 +130,6 @@ def test_bad_trainings_get_a_sentence(change, sentence):
         replace(TRAINING, **change)
 
 
-def test_empty_searches_and_demonstrations_are_refused():
-    with pytest.raises(ValueError, match="0 samples and 4 rounds; expected at least one of each"):
-        Search(0, 4)
-    with pytest.raises(ValueError, match="0 episodes of 60 steps; expected at least one of each"):
-        DemonstrationSettings(episodes=0)
-
-
 @pytest.fixture(scope="module")
 def corrections_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("checkpoints")

@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from hrf.report import number
-from hrf_paper.experiments.experiment import Claim, Experiment, Results, Table, scaled_down
+from hrf_paper.experiments.experiment import Claim, Experiment, Results, Runs, Table, scaled_down
 from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
 from hrf_paper.experiments.speech_measure import (
     FULL,
@@ -26,7 +26,6 @@ from hrf_paper.experiments.speech_measure import (
     SINGLE,
     SINGLE_SET,
     STAGES,
-    Rate,
     SpeechSettings,
     judged,
     key,
@@ -213,13 +212,13 @@ def _best(settings: SpeechSettings, results: Results) -> Claim:
     )
 
 
-def _rate(results: Results, stage: str, method: str, tested: str) -> Rate:
+def _rate(results: Results, stage: str, method: str, tested: str) -> Runs:
     found = rate(results, stage, method, tested)
     assert found is not None, f"{method} was not run at the stage {stage}"
     return found
 
 
-def _range(rates: dict[str, Rate], kind: str) -> str:
+def _range(rates: dict[str, Runs], kind: str) -> str:
     return _interval([f"{mean:.1f}" for mean in sorted(rates[n].mean for n in GROUPS[kind] if n in rates)])
 
 
@@ -371,7 +370,7 @@ def _apart(heights: dict[str, float], least: float) -> dict[str, float]:
     return found
 
 
-def _swapped(results: Results, name: str, tested: str) -> Rate:
+def _swapped(results: Results, name: str, tested: str) -> Runs:
     found = rate(results, "swapped", name, tested)
     assert found is not None
     return found

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 from torch import Generator
 
 from hrf.report import number
-from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table, scaled_down
+from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Runs, Table, scaled_down
 from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
 from hrf_paper.manipulation import NEEDS
 from hrf_paper.manipulation.cloning import Search, play
@@ -229,26 +227,6 @@ QUICK = SweepingSettings(
 # Delivered shares out of the parts: means and intervals of a method over its trainings.
 
 
-class Share(NamedTuple):
-    """A share of the balls in percent.
-
-    Attributes:
-        mean: over trainings.
-        half_width: half of the 95 % interval of the mean; NaN for one training.
-        values: one value per training: the mean over its episodes.
-    """
-
-    mean: float
-    half_width: float
-    values: list[float]
-
-    @property
-    def text(self) -> str:
-        """The mean, with its interval if there is one."""
-        spread = "" if math.isnan(self.half_width) else f" ± {self.half_width:.0f}"
-        return f"{self.mean:.0f}{spread}"
-
-
 def method_parts(settings: SweepingSettings, results: Results, method: str) -> list[dict[str, Any]]:
     """Return the parts of a method, one per run and learning rate."""
     return [
@@ -256,13 +234,10 @@ def method_parts(settings: SweepingSettings, results: Results, method: str) -> l
     ]
 
 
-def share(settings: SweepingSettings, results: Results, method: str, quantity: str = "delivered") -> Share:
+def share(settings: SweepingSettings, results: Results, method: str, quantity: str = "delivered") -> Runs:
     """Return ``delivered``, ``lost`` or ``rewards`` of a method, in percent."""
     values = [100 * statistics.fmean(part[quantity]) for part in method_parts(settings, results, method)]
-    half = math.nan
-    if (count := len(values)) > 1:
-        half = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
-    return Share(statistics.fmean(values), half, values)
+    return Runs(values, 0)
 
 
 def curves(
@@ -372,7 +347,7 @@ def claims(settings: SweepingSettings, results: Results) -> list[Claim]:
     return found
 
 
-def _quality(shares: dict[str, Share]) -> Claim:
+def _quality(shares: dict[str, Runs]) -> Claim:
     hybrid, regular = shares[HYBRID], shares[REGULAR]
     pairs = list(zip(hybrid.values, regular.values, strict=True))
     good = [a >= b - _MARGIN for a, b in pairs]
@@ -381,8 +356,7 @@ def _quality(shares: dict[str, Share]) -> Claim:
         claim=f"{HYBRID} gives policies of the same quality as {REGULAR}.",
         paper="similar curves",
         ours=f"{hybrid.text} % against {regular.text} % of the balls",
-        matched=sum(good),
-        total=len(good),
+        hits=good,
         cases="trainings",
         criterion=f"delivers at most {_MARGIN:.0f} points less, seed by seed",
         sentence=f"Delivered on unseen starts, training by training: {listed}.",
@@ -406,8 +380,7 @@ def _flops(settings: SweepingSettings, results: Results) -> Claim:
         claim=f"{HYBRID} needs 3 times fewer FLOPs than {REGULAR}.",
         paper="3 times fewer, against FAVOR+ 256",
         ours=f"{max(ratios.values()):.2f} times fewer at most",
-        matched=sum(ratio >= FEWER_FLOPS for ratio in ratios.values()),
-        total=len(ratios),
+        hits=[ratio >= FEWER_FLOPS for ratio in ratios.values()],
         cases="ratios",
         criterion="at least 3",
         sentence=f"FLOPs of {REGULAR} over those of {HYBRID}: {listed}. The search costs the same in both. "
@@ -437,7 +410,7 @@ def _diverged(settings: SweepingSettings, results: Results) -> Claim:
     )
 
 
-def _sight(shares: dict[str, Share]) -> Claim:
+def _sight(shares: dict[str, Runs]) -> Claim:
     exact, blind = shares["exact"], shares["blind"]
     met = "are" if exact.mean >= _ENOUGH and blind.mean < _BLIND_MOST else "are not both"
     return Claim(
@@ -449,7 +422,7 @@ def _sight(shares: dict[str, Share]) -> Claim:
     )
 
 
-def _attention(shares: dict[str, Share]) -> Claim:
+def _attention(shares: dict[str, Runs]) -> Claim:
     exact, uniform = shares["exact"], shares["uniform"]
     listed = ", ".join(
         f"{name} {s.text} %" for name, s in sorted(shares.items(), key=lambda item: -item[1].mean)

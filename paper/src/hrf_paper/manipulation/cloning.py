@@ -138,12 +138,6 @@ class Search:
     samples: int = 512
     rounds: int = 6
 
-    def __post_init__(self) -> None:
-        if self.samples < 1 or self.rounds < 1:
-            raise ValueError(
-                f"a search has {self.samples} samples and {self.rounds} rounds; expected at least one of each"
-            )
-
 
 @dataclass(frozen=True)
 class Episodes:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from hrf_paper.manipulation.scene import (
     Array,
     Drawing,
 )
-from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_path, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from hrf_paper.manipulation.environment import SweepingTable
@@ -162,12 +160,6 @@ class DemonstrationSettings:
     pupil_episodes: int = 120
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.episodes < 1 or self.steps < 1:
-            raise ValueError(
-                f"there are {self.episodes} episodes of {self.steps} steps; expected at least one of each"
-            )
-
 
 @dataclass(frozen=True)
 class Demonstrations:
@@ -255,8 +247,7 @@ def demonstrations(
 
 def kept(name: str, identity: dict[str, Any], make: Callable[[], Demonstrations]) -> Demonstrations:
     """Read the examples of this name and identity, which JSON can hold, or make and keep them."""
-    digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    path = checkpoint_folder() / f"sweeping-{name}-{digest}.safetensors"
+    path = checkpoint_path(f"sweeping-{name}", identity)
     if not path.exists():
         save_checkpoint(path, vars(make()), identity)
     return Demonstrations(**load_checkpoint(path)[0])
