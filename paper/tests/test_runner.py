@@ -79,7 +79,7 @@ def test_all_write_numbers_a_figure_and_a_page(everything):
         picture = (out / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
         assert len(picture) < 300_000
-        tables = experiment.tables(experiment.quick, runner.stored_results(data))
+        tables = experiment.all_tables(experiment.quick, runner.stored_results(data))
         assert all(len(row) == len(table.header) for table in tables for row in table.rows)
 
 

@@ -67,7 +67,7 @@ def _told_what_is_kept(name: str, total: int, finished: FinishedParts) -> Iterat
 
 def _publish(experiment: Experiment[Any], settings: Any, results: Results, out: Path) -> None:
     """Write numbers, figure and pages, and print tables, claims and paths."""
-    claims, tables = experiment.claims(settings, results), experiment.tables(settings, results)
+    claims, tables = experiment.claims(settings, results), experiment.all_tables(settings, results)
     data = record(experiment, settings, results, claims)
     image = drawing(experiment, settings, results)
     files = {

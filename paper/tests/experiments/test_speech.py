@@ -125,7 +125,7 @@ def test_rates_are_means_over_runs_and_draws():
 
 
 def test_what_was_not_run_is_said():
-    tables = EXPERIMENT.tables(SETTINGS, results(SETTINGS, printed()))
+    tables = EXPERIMENT.all_tables(SETTINGS, results(SETTINGS, printed()))
     for table in tables:
         assert all(len(row) == len(table.header) for row in table.rows)
     assert [row[:2] for row in tables[0].rows] == [

@@ -225,6 +225,11 @@ class Experiment(Generic[S]):
             return self.quick
         return self.full if full or self.scaled is None else self.scaled
 
+    def all_tables(self, settings: S, results: Results) -> list[Table]:
+        """Return the tables, and the settings that are scaled down where there are such settings."""
+        smaller = [] if self.scaled is None else scaled_down(settings, self.full)
+        return [*self.tables(settings, results), *smaller]
+
     def option(self, settings: Any) -> str | None:
         """Return the option of the command that gives these settings, ``None`` if no option does."""
         sizes = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}

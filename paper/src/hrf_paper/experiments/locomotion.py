@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from hrf.report import number
-from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Runs, Table, scaled_down
-from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
+from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Runs, Table
+from hrf_paper.experiments.plotting import GREY, bare, canvas, headline, note
 from hrf_paper.requirements import require
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def frames(results: Results) -> list[Frame]:
 
 def tables(settings: LocomotionSettings, results: Results) -> list[Table]:
     """Show what each method reaches, and what a decision costs."""
-    return [_reached(settings, results), *scaled_down(settings, FULL)]
+    return [_reached(settings, results)]
 
 
 def _reached(settings: LocomotionSettings, results: Results) -> Table:
@@ -469,16 +469,7 @@ def _draw_costs(axes: Axes, settings: LocomotionSettings, results: Results) -> N
         axes.plot([o.flops], [o.mean], "_", color=colour, markersize=22, markeredgewidth=2.5)
         x, side = (16, "left") if name in crowd or name == "uniform" else (-16, "right")
         y = 13 * (crowd.index(name) - 1) if name in crowd else 12
-        axes.annotate(
-            name,
-            (o.flops, o.mean),
-            xytext=(x, y),
-            textcoords="offset points",
-            ha=side,
-            va="center",
-            color=colour,
-            size=9,
-        )
+        note(axes, name, (o.flops, o.mean), (x, y), colour, ha=side, va="center")
 
 
 def _draw_frame(axes: Axes, frame: Frame) -> None:

@@ -30,7 +30,7 @@ from hrf_paper.experiments.estimators import (
     root_and_error,
 )
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
-from hrf_paper.experiments.plotting import GREY, PALETTE, bare, canvas, headline, log_axis
+from hrf_paper.experiments.plotting import GREY, PALETTE, bare, canvas, headline, log_axis, note
 
 # Exact largest errors, bounds, and errors over draws.
 
@@ -328,15 +328,7 @@ def _draw_ratios(axes: Axes, settings: MaxRelativeErrorSettings, results: Result
 
 def _mark(axes: Axes, crossing: float, colour: str) -> None:
     axes.plot([crossing], [1], "o", color=colour, markersize=6, zorder=3)
-    axes.annotate(
-        f"{crossing:.2f}",
-        (crossing, 1),
-        (-4, 5),
-        textcoords="offset points",
-        ha="right",
-        size=9,
-        color=colour,
-    )
+    note(axes, f"{crossing:.2f}", (crossing, 1), (-4, 5), colour, ha="right")
 
 
 EXPERIMENT = Experiment(

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from torch import Generator
 
 from hrf.report import number
-from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Runs, Table, scaled_down
-from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
+from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Runs, Table
+from hrf_paper.experiments.plotting import GREY, bare, canvas, headline, note
 from hrf_paper.manipulation import NEEDS
 from hrf_paper.manipulation.cloning import Search, play
 from hrf_paper.manipulation.demonstrations import Demonstrations, DemonstrationSettings
@@ -277,7 +277,6 @@ def tables(settings: SweepingSettings, results: Results) -> list[Table]:
         _policies(settings, results),
         _costs(settings, results),
         *_divided(settings, results),
-        *scaled_down(settings, FULL),
     ]
 
 
@@ -494,16 +493,8 @@ def _draw_costs(axes: Axes, settings: SweepingSettings, results: Results) -> Non
         colour = _COLOURS.get(name, _OTHER)
         axes.plot([flops, flops], [min(found.values), max(found.values)], color=colour, linewidth=1.5)
         axes.plot([flops], [found.mean], "o", color=colour, markersize=8)
-        axes.annotate(
-            name,
-            (flops, max(found.values) if place % 2 == 0 else min(found.values)),
-            xytext=(0, 5) if place % 2 == 0 else (0, -5),
-            textcoords="offset points",
-            va="bottom" if place % 2 == 0 else "top",
-            ha="center",
-            color=colour,
-            size=9,
-        )
+        height, rise, side = [(max(found.values), 5, "bottom"), (min(found.values), -5, "top")][place % 2]
+        note(axes, name, (flops, height), (0, rise), colour, ha="center", va=side)
     if "blind" in settings.methods:
         blind = share(settings, results, "blind").mean
         axes.axhline(blind, color=GREY, linewidth=1, linestyle=":")
