@@ -69,6 +69,7 @@ def test_all_write_numbers_a_figure_and_a_page(everything):
     assert result.stderr == ""
     expected = {f"{name}.{kind}" for name in EXPERIMENTS for kind in ("json", "png", "html")}
     assert {path.name for path in out.iterdir()} == expected | {"index.html"}
+    assert all(str(out / name) in result.stdout.replace("\n", "") for name in expected)
     for name, experiment in EXPERIMENTS.items():
         data = stored(out / f"{name}.json")
         assert data["settings"] == json.loads(json.dumps(asdict(experiment.quick)))
@@ -138,51 +139,40 @@ def test_full_settings_are_larger_than_the_default(tiny, tmp_path, monkeypatch):
     assert result.stderr == "hrf: both quick and full settings are asked for; expected one of them at most\n"
 
 
-def interrupted(experiment, after: int):
-    """Return the experiment and a list of its finished parts; Ctrl-C comes once ``after`` parts are finished."""
+def interrupted(experiment, after: int, monkeypatch) -> list[str]:
+    """Return the list of finished parts of the experiment; Ctrl-C comes once ``after`` parts are finished."""
     done = []
 
+    def counted(name, part):
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(name)
+        return part()
+
     def parts(settings):
-        def counted(name, part):
-            def work():
-                if len(done) == after:
-                    raise KeyboardInterrupt
-                done.append(name)
-                return part()
+        return {name: partial(counted, name, part) for name, part in experiment.parts(settings).items()}
 
-            return work
-
-        return {name: counted(name, part) for name, part in experiment.parts(settings).items()}
-
-    return replace(experiment, parts=parts), done
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", replace(experiment, parts=parts))
+    return done
 
 
 def test_a_run_resumes_after_ctrl_c(tiny, tmp_path, monkeypatch):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert run("lambda", "--quick", "--out", str(whole)).exit_code == 0
-    broken, done = interrupted(tiny, after=2)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    done = interrupted(tiny, 2, monkeypatch)
     assert run("lambda", "--quick", "--out", str(resumed)).exit_code == 130
     assert [path.name for path in resumed.iterdir()] == [".parts"]
     assert len(done) == 2
-    working, rest = interrupted(tiny, after=100)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
+    everything = interrupted(tiny, 100, monkeypatch)
+    assert run("lambda", "--quick", "--seed", "1", "--out", str(resumed)).exit_code == 0
+    assert everything == list(tiny.parts(TINY))  # parts of other settings are not reused
+    assert (resumed / ".parts").exists()  # and stay
+    rest = interrupted(tiny, 100, monkeypatch)
     assert run("lambda", "--quick", "--out", str(resumed)).exit_code == 0
     assert [*done, *rest] == list(tiny.parts(TINY))
     assert not (resumed / ".parts").exists()
     files = [stored(place / "lambda.json") for place in (whole, resumed)]
     assert files[0]["results"] == files[1]["results"]
-
-
-def test_parts_of_other_settings_are_not_reused(tiny, tmp_path, monkeypatch):
-    broken, _ = interrupted(tiny, after=2)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
-    assert run("lambda", "--quick", "--out", str(tmp_path)).exit_code == 130
-    working, rest = interrupted(tiny, after=100)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
-    assert run("lambda", "--quick", "--seed", "1", "--out", str(tmp_path)).exit_code == 0
-    assert rest == list(tiny.parts(TINY))
-    assert (tmp_path / ".parts").exists()  # the parts of seed 0 are kept
 
 
 @pytest.mark.parametrize(
@@ -201,8 +191,7 @@ def test_wrong_names_get_one_sentence(arguments, sentence, tmp_path):
 
 def test_an_unusable_directory_is_refused_before_the_work(tiny, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    broken, done = interrupted(tiny, after=0)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    done = interrupted(tiny, 0, monkeypatch)
     result = run("lambda", "--quick", "--out", str(tmp_path / "file"))
     assert (result.exit_code, result.stdout, done) == (2, "", [])
     assert result.stderr == f"hrf: cannot write {tmp_path / 'file'}: File exists\n"
@@ -257,8 +246,16 @@ def test_clusters_without_scikit_learn_say_what_to_install(tmp_path, monkeypatch
     assert result.stderr == "hrf: k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'\n"
 
 
-def test_list_names_all():
+def test_list_names_all_and_help_has_examples():
     result = run("--list")
     assert result.exit_code == 0
-    for name in EXPERIMENTS:
-        assert name in result.stdout
+    assert all(name in result.stdout for name in EXPERIMENTS)
+    text = run("--help").stdout
+    assert all(words in text for words in ("hrf reproduce angles", "hrf reproduce all --quick", "--full"))
+
+
+def test_a_wrong_seed_is_refused():
+    for seed in ("-1", "large"):
+        result = run("cost", "--seed", seed)
+        assert result.exit_code == 2
+        assert "--seed" in result.stderr
