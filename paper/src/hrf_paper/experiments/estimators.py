@@ -70,7 +70,7 @@ def matched(estimator: Estimator, matching: str, n_features: int) -> Estimator:
         return replace(estimator, n_projections=n_features // estimator.n_coefficient_projections)
     cost = _width if matching == "equal width" else _flops
     limit = cost(replace(estimator, name="FAVOR+", n_projections=n_features).one())
-    m = largest_within(lambda m: cost(replace(estimator, n_projections=m).one()), limit)
+    m = _largest_within(lambda m: cost(replace(estimator, n_projections=m).one()), limit)
     return replace(estimator, n_projections=m)
 
 
@@ -82,7 +82,7 @@ def _flops(feature_map: hrf.FeatureMap) -> int:
     return feature_map.flops()
 
 
-def largest_within(cost: Callable[[int], float], limit: float) -> int:
+def _largest_within(cost: Callable[[int], float], limit: float) -> int:
     """Return the largest m whose cost is at most ``limit``. Costs are affine in m: two of them determine all."""
     one, two = cost(1), cost(2)
     m = math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one))

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 import hrf
 from hrf import catalogue
 from hrf.advice.errors import map_flops
-from hrf_paper.experiments.estimators import largest_within
 from hrf_paper.manipulation.scene import HIGHEST_POSE, LOWEST_POSE, VIEW
 
 # Attention methods by name, all with queries and keys of length one (paper, appendix on robotics).
@@ -30,8 +29,11 @@ HYBRID, REGULAR = "HRF-A (8, 8)", "FAVOR+ 128"
 
 def _at_the_hybrids_flops(dim: int, *, heads: int, generator: Generator | None = None) -> hrf.FeatureMap:
     """Return the largest positive map whose attention costs no more FLOPs than that of the angular hybrid (8, 8)."""
-    limit = map_flops(catalogue.build(HYBRID, dim), dim)
-    m = largest_within(lambda m: map_flops(hrf.Positive(dim, n_projections=m), dim), limit)
+    # Sizes are tried one by one: each map draws from the global generator, on which weights of stored runs depend.
+    most = map_flops(catalogue.build(HYBRID, dim), dim)
+    m = 1
+    while map_flops(hrf.Positive(dim, n_projections=m + 1), dim) <= most:
+        m += 1
     return hrf.Positive(dim, n_projections=m, heads=heads, generator=generator)
 
 
