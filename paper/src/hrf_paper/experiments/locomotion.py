@@ -40,17 +40,7 @@ _FRAMES = 6
 
 @dataclass(frozen=True)
 class TrainingSizes:
-    """Iterations of a training; the other sizes are those of `hrf_paper.locomotion.LocomotionTraining`.
-
-    Attributes:
-        rehearsals: iterations without the simulation.
-        walks: iterations of walks after them.
-        rehearsal_pairs: antithetic pairs per iteration of the former.
-        walk_pairs: antithetic pairs per iteration of the latter.
-        walk_distance: metres of a walk.
-        judge_every: iterations between points of a curve.
-        judged_fields: fields per point.
-    """
+    """Sizes of `hrf_paper.locomotion.LocomotionTraining`, which documents them."""
 
     rehearsals: int = 40
     walks: int = 3

@@ -21,6 +21,7 @@ from hrf_paper.manipulation.scene import (
     LARGEST_CHANGE,
     LOWERED,
     LOWEST_POSE,
+    N_BALLS,
     RAISED,
     STEPS,
     Array,
@@ -92,9 +93,9 @@ _NEARBY = 0.5  # share of the arms in the air that are about to go down
 _ON_TABLE = 0.25  # share of the arms that push
 
 
-def random_scene(rng: Generator, n_balls: int = 12) -> tuple[Array, Array]:
+def random_scene(rng: Generator) -> tuple[Array, Array]:
     """Draw balls ``(n, 3)``, in heaps, scattered or delivered, and poses ``(2, 6)`` that arms were told to take."""
-    balls = np.concatenate([_half(rng, side, n_balls // 2) for side in (-1, 1)])
+    balls = np.concatenate([_half(rng, side, N_BALLS // 2) for side in (-1, 1)])
     poses = rng.uniform(LOWEST_POSE, HIGHEST_POSE)
     poses[:, 3:] = rng.normal(0, 0.02, (2, 3)) * (1 if rng.random() < 0.7 else 5)
     poses[:, 2] = np.where(rng.random(2) < 0.6, RAISED, poses[:, 2])
