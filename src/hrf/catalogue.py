@@ -4,18 +4,20 @@ One convention holds for all pages, figures and stored results: a number is the 
 projections (rows ω), never the number of features. A projection that is used with both signs, or as cosine and sine,
 gives two features.
 
-| name                    | map                                         | features      |
-| ----------------------- | ------------------------------------------- | ------------- |
-| ``Trig m``              | `Trigonometric`                             | 2m            |
-| ``FAVOR+ m``            | `Positive`                                  | 2m            |
-| ``FAVOR++ m``           | `OptimalPositive`                           | m             |
-| ``FAVOR# m``            | `DenseExponential`                          | m             |
-| ``HRF-A (m, n)``        | `AngularHybrid`, n for its coefficient      | 4m(n + 1)     |
-| ``HRF-G (m, n)``        | `GaussianHybrid`, likewise                  | 4m(2n + 1)    |
-| ``HRF-C (q, k) m``      | `ClusteredHybrid`, q and k clusters, complex diagonal matrices | 4mqk |
-| ``HRF-C real (q, k) m`` | the same with real matrices                 | 2mqk          |
-| ``shifted (q, k) m``    | `ClusteredHybrid` around the centres        | 2mqk          |
-| ``separable (q, k)``    | the same without random features            | qk            |
+| name                    | map                                               | features   |
+| ----------------------- | ------------------------------------------------- | ---------- |
+| ``Trig m``              | `Trigonometric`                                   | 2m         |
+| ``FAVOR+ m``            | `Positive`                                        | 2m         |
+| ``FAVOR++ m``           | `OptimalPositive`                                 | m          |
+| ``FAVOR# m``            | `DenseExponential`                                | m          |
+| ``HRF-A (m, n)``        | `AngularHybrid`, n for its coefficient            | 4m(n + 1)  |
+| ``HRF-G (m, n)``        | `GaussianHybrid`, n for its coefficient           | 4m(2n + 1) |
+| ``HRF-C (q, k) m``      | `ClusteredHybrid`, base paper, complex matrices   | 4mqk       |
+| ``HRF-C real (q, k) m`` | `ClusteredHybrid`, base paper, real matrices      | 2mqk       |
+| ``shifted (q, k) m``    | `ClusteredHybrid`, base shifted                   | 2mqk       |
+| ``separable (q, k)``    | `ClusteredHybrid`, base separable, nothing random | qk         |
+
+q and k are numbers of clusters of queries and of keys; matrices are diagonal.
 
 >>> build("HRF-A (8, 8)", dim=16, generator=0).feature_dim
 288
