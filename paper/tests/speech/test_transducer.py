@@ -106,6 +106,15 @@ def test_gradient_by_differences():
     assert torch.autograd.gradcheck(lambda x: rnnt_loss(x, labels, frames, counts), logits.requires_grad_())
 
 
+@pytest.fixture
+def threads():
+    """Restore the number of threads: numba raises OpenMP's, and every later test would spin on all cores."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 def test_warprnnt():
     """It computes in float32, and so to about 1e-6 of the loss."""
     warprnnt = pytest.importorskip("warprnnt_numba")
