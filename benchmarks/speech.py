@@ -29,7 +29,7 @@ from hrf_paper.speech import CONFIGS, ConformerTransducer, Utterance, install, r
 SIZES = ((10, 62, 30), (2, 160, 60))  # utterances, encoded frames, labels
 LABELS = 29
 LENGTHS = (500, 2_000, 8_000, 32_000)  # encoded frames
-METHODS = ("exact", "FAVOR+ 256", "HRF-A (8,8)", "HRF-C (3,3)", "summarised")
+METHODS = ("exact", "FAVOR+ 128", "HRF-A (8, 8)", "HRF-C (3, 3) 64", "summarised")
 
 
 def loss_times(batch: int, frames: int, labels: int) -> dict[str, float]:

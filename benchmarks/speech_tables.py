@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hrf_paper.experiments.experiment import verdict_text
+from hrf_paper.experiments.experiment import Runs, verdict_text
 from hrf_paper.experiments.speech import EXPERIMENT
-from hrf_paper.experiments.speech_measure import SINGLE, SINGLE_SET, Rate, judged, key, printed_text, rate
+from hrf_paper.experiments.speech_measure import SINGLE, SINGLE_SET, judged, key, printed_text, rate
 from hrf_paper.runner import stored_results, stored_settings
 from hrf_paper.speech.decoding import BEAM
 from hrf_paper.speech.methods import METHODS
@@ -92,7 +92,7 @@ def rate_rows(record: dict[str, Any]) -> list[list[str]]:
     return lines
 
 
-def _with_runs(found: Rate) -> str:
+def _with_runs(found: Runs) -> str:
     return f"{found.text} ({', '.join(f'{value:.1f}' for value in found.values)})"
 
 

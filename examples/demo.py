@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-import hrf
+from hrf import attention, catalogue
+from hrf.report import table
 
 __all__ = ["main", "rows", "tokens"]
 
@@ -32,12 +33,10 @@ def tokens(length: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 def methods() -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Return ways to attend by name; the first is exact."""
-    positive = hrf.Positive(DIM, n_projections=128, seed=0)
-    trigonometric = hrf.Trigonometric(DIM, n_projections=128, seed=0)
+    maps = {name: catalogue.build(name, DIM, generator=0) for name in ("FAVOR+ 128", "Trig 128")}
     return {
         "exact attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0),
-        "Positive, 256 features": lambda q, k, v: hrf.attention(q, k, v, positive, scale=1.0),
-        "Trigonometric, 256": lambda q, k, v: hrf.attention(q, k, v, trigonometric, scale=1.0),
+        **{name: partial(attention, feature_map=phi, scale=1.0) for name, phi in maps.items()},
         "uniform weights": lambda q, k, v: v.mean(-2, keepdim=True).expand_as(q),
     }
 
@@ -65,12 +64,12 @@ def main() -> None:
     console = Console()
     with console.status(f"{HEADS} heads, {LENGTH:,} tokens on 16 topics, d = {DIM} …"):
         found = rows()
-    table = Table(title=f"Attention of {LENGTH:,} tokens, {HEADS} heads, d = {DIM}, {os.cpu_count()} cores")
-    for heading in ("attention", "relative error", "milliseconds", "times as fast"):
-        table.add_column(heading, justify="left" if heading == "attention" else "right")
-    for name, error, seconds in found:
-        table.add_row(name, f"{error:.3f}", f"{1e3 * seconds:.0f}", f"{found[0][2] / seconds:.1f}")
-    console.print(table)
+    title = f"Attention of {LENGTH:,} tokens, {HEADS} heads, d = {DIM}, {os.cpu_count()} cores"
+    texts = [
+        (name, f"{error:.3f}", f"{1e3 * seconds:.0f}", f"{found[0][2] / seconds:.1f}")
+        for name, error, seconds in found
+    ]
+    console.print(table(("attention", "relative error", "milliseconds", "times as fast"), texts, title=title))
     console.print(
         "Queries and keys have length 1 here, where maps that are not fitted are accurate. For those of a trained "
         "model use hrf.SummarisedAttention(), or fit a map. Next: which map suits which data (docs/which-map.md).",

@@ -23,6 +23,7 @@ ROOMS = [
     "projections",
     "fitting",
     "features",
+    "catalogue",
     "_attention",
     "choice",
     "sampling",

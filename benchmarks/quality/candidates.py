@@ -13,6 +13,7 @@ from torch import Generator
 
 import hrf
 from benchmarks.minilm import Attention
+from hrf import catalogue
 from hrf.fitting import fit_residuals, samples
 
 __all__ = ["FAMILIES", "POSITIVE", "SEPARABLE", "SHIFTED", "Candidate", "Family", "Setting", "plain_maps"]
@@ -57,12 +58,15 @@ def plain_maps(setting: Setting) -> Iterator[Candidate]:
     heads, dim = queries.shape[-3], queries.shape[-1]
     common: dict[str, Any] = {"heads": heads, "generator": setting.generator}
     half = WIDTH // 2  # ω and −ω, or cosine and sine
-    yield Candidate("trigonometric", hrf.Trigonometric(dim, n_projections=half, **common))
-    yield Candidate(POSITIVE, hrf.Positive(dim, n_projections=half, **common))
-    yield Candidate("FAVOR++", hrf.OptimalPositive(dim, n_projections=WIDTH, **common).fit(queries, keys))
-    yield Candidate("FAVOR#", hrf.DenseExponential(dim, n_projections=WIDTH, **common).fit(queries, keys))
-    angular = hrf.AngularHybrid(dim, n_projections=WIDTH // 32, n_coefficient_projections=7, **common)
-    yield Candidate("angular hybrid", angular)
+    named = {
+        "trigonometric": f"Trig {half}",
+        POSITIVE: f"FAVOR+ {half}",
+        "FAVOR++": f"FAVOR++ {WIDTH}",
+        "FAVOR#": f"FAVOR# {WIDTH}",
+        "angular hybrid": f"HRF-A ({WIDTH // 32}, 7)",
+    }
+    for name, sized in named.items():
+        yield Candidate(name, catalogue.build(sized, dim, queries=queries, keys=keys, **common))
     fit = partial(hrf.Exponential.fit, queries, keys, n_projections=half, **common)
     yield Candidate("centred", fit(matrix=None))
     yield Candidate("fitted (centred, full A)", fit(matrix="real-full"))

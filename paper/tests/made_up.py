@@ -1,6 +1,8 @@
-"""Small, learnable text in place of the real texts."""
+"""Small, learnable text in place of the real texts, and settings that are smaller than quick ones."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -16,3 +18,21 @@ def corpus(n_words: int = WORDS) -> Corpus:
     noise = torch.randint(n_words, order.shape, generator=generator)
     words = torch.where(torch.rand(order.shape, generator=generator) < 0.1, noise, order)
     return Corpus(words, words[:2000], words[2000:4000], Vocabulary([str(i) for i in range(n_words)]))
+
+
+def smaller(experiment):
+    """Return an experiment whose quick settings take seconds, where trainings would take most of a minute."""
+    quick = experiment.quick
+    if experiment.name in ("ptb-metrics", "wikitext2-metrics"):
+        training = replace(quick.training, width=16, epochs=2, words=1_500, judged_words=1_000)
+        quick = replace(quick, training=training, queries=8, fitted=150, redraws=2)
+    elif experiment.name == "sampled-softmax":
+        training = replace(quick.training, width=16, words=1_500, judged_words=1_000)
+        quick = replace(quick, training=training, features=16)
+    elif experiment.name == "speech":
+        quick = replace(quick, draws=1, lengths=(100,), tuned=("exact", "FAVOR+ 128"), test_utterances=4)
+    elif experiment.name == "sweeping":
+        quick = replace(
+            quick, methods=("exact", "FAVOR+ 128", "HRF-A (8, 8)", "uniform", "blind"), episodes=1
+        )
+    return replace(experiment, quick=quick)

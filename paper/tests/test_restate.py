@@ -53,7 +53,7 @@ def test_unknown_settings_are_refused_and_left_alone(place, capsys):
     (place / "cost.json").write_text(json.dumps(data), encoding="utf-8")
     before = (place / "cost.json").read_bytes()
     assert runner.main([str(place)]) == 2
-    error = "hrf: the stored settings of cost are none of its settings; run it again\n"
+    error = "hrf_paper.runner: the stored settings of cost are none of its settings; run it again\n"
     assert capsys.readouterr().err == error
     assert (place / "cost.json").read_bytes() == before
 

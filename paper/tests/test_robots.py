@@ -15,7 +15,7 @@ from hrf_paper.robots import BulletClient, write_gif
 
 UNCLOSED = """
 from hrf_paper.manipulation.environment import SweepingTable
-kept = [SweepingTable(1), SweepingTable(1)]
+kept = [SweepingTable(), SweepingTable()]
 kept[0].close()
 """
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import made_up
 import made_up_speech
 from hrf import cli
-from hrf_paper import datasets
+from hrf_paper import datasets, runner
 from hrf_paper.experiments import lambda_estimates, registry, speech_measure
 from hrf_paper.experiments.registry import EXPERIMENTS
 
@@ -40,7 +40,7 @@ def boston(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory, boston):
-    """Run all experiments with quick settings on made-up data."""
+    """Run all experiments with quick settings, or smaller ones, on made-up data."""
     out = tmp_path_factory.mktemp("all")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HRF_DATA", str(boston))
@@ -48,9 +48,11 @@ def everything(tmp_path_factory, boston):
         for name in ("penn_treebank", "wikitext2"):
             patch.setattr(datasets, name, partial(made_up.corpus, 200))
         patch.setattr(speech_measure, "an4", made_up_speech.corpus)
+        for name, experiment in EXPERIMENTS.items():
+            patch.setitem(EXPERIMENTS, name, made_up.smaller(experiment))
         result = run("all", "--quick", "--out", str(out))
-    assert result.exit_code == 0, result.output
-    return result, out
+        assert result.exit_code == 0, result.output
+        yield result, out
 
 
 @pytest.fixture
@@ -67,6 +69,7 @@ def test_all_write_numbers_a_figure_and_a_page(everything):
     assert result.stderr == ""
     expected = {f"{name}.{kind}" for name in EXPERIMENTS for kind in ("json", "png", "html")}
     assert {path.name for path in out.iterdir()} == expected | {"index.html"}
+    assert all(str(out / name) in result.stdout.replace("\n", "") for name in expected)
     for name, experiment in EXPERIMENTS.items():
         data = stored(out / f"{name}.json")
         assert data["settings"] == json.loads(json.dumps(asdict(experiment.quick)))
@@ -77,47 +80,32 @@ def test_all_write_numbers_a_figure_and_a_page(everything):
         picture = (out / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
         assert len(picture) < 300_000
-
-
-@pytest.mark.slow
-def test_rows_of_tables_are_as_long_as_their_headers(everything):
-    _, out = everything
-    for name, experiment in EXPERIMENTS.items():
-        data = stored(out / f"{name}.json")
-        timings = data["timings"]["parts"]
-        results = {part: found | {"timings": timings[part]} for part, found in data["results"].items()}
-        tables = experiment.tables(experiment.quick, results)
+        tables = experiment.all_tables(experiment.quick, runner.stored_results(data))
         assert all(len(row) == len(table.header) for table in tables for row in table.rows)
 
 
 @pytest.mark.slow
 def test_pages_show_every_claim_beside_the_papers(everything):
     _, out = everything
-    index = (out / "index.html").read_text(encoding="utf-8")
+    index, total = (out / "index.html").read_text(encoding="utf-8"), 0
     for name in EXPERIMENTS:
         data = stored(out / f"{name}.json")
         page = (out / f"{name}.html").read_text(encoding="utf-8")
         assert "://" not in page
         assert page.count("data:image/png;base64,") == 1
         claims = data["claims"] + data["timings"]["claims"]
+        total += len(claims)
         assert len(claims) >= 3
         assert page.count('<td class="verdict" ') == len(claims)
         assert f'<a href="{name}.html">' in index
-        for claim in claims:
-            assert claim["sentence"].endswith(".")
-            assert claim["paper"]
-            assert claim["ours"]
-    assert index.count('<td class="verdict" ') == sum(
-        len(stored(out / f"{name}.json")["claims"]) + len(stored(out / f"{name}.json")["timings"]["claims"])
-        for name in EXPERIMENTS
-    )
+        assert all(claim["sentence"].endswith(".") and claim["paper"] and claim["ours"] for claim in claims)
+    assert index.count('<td class="verdict" ') == total
 
 
 @pytest.mark.slow
-def test_a_seed_gives_one_file(everything, tmp_path, monkeypatch, boston):
-    monkeypatch.setenv("HRF_DATA", str(boston))
+def test_a_seed_gives_one_file(everything, tmp_path):
     _, out = everything
-    names = ["mse-surface", "pointwise", "cost", "uci"]
+    names = ["mse-surface", "pointwise", "cost"]
     assert run(*names, "--quick", "--out", str(tmp_path)).exit_code == 0
     for name in names:
         first, second = stored(out / f"{name}.json"), stored(tmp_path / f"{name}.json")
@@ -151,51 +139,40 @@ def test_full_settings_are_larger_than_the_default(tiny, tmp_path, monkeypatch):
     assert result.stderr == "hrf: both quick and full settings are asked for; expected one of them at most\n"
 
 
-def interrupted(experiment, after: int):
-    """Return the experiment and a list of its finished parts; Ctrl-C comes once ``after`` parts are finished."""
+def interrupted(experiment, after: int, monkeypatch) -> list[str]:
+    """Return the list of finished parts of the experiment; Ctrl-C comes once ``after`` parts are finished."""
     done = []
 
+    def counted(name, part):
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(name)
+        return part()
+
     def parts(settings):
-        def counted(name, part):
-            def work():
-                if len(done) == after:
-                    raise KeyboardInterrupt
-                done.append(name)
-                return part()
+        return {name: partial(counted, name, part) for name, part in experiment.parts(settings).items()}
 
-            return work
-
-        return {name: counted(name, part) for name, part in experiment.parts(settings).items()}
-
-    return replace(experiment, parts=parts), done
+    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", replace(experiment, parts=parts))
+    return done
 
 
 def test_a_run_resumes_after_ctrl_c(tiny, tmp_path, monkeypatch):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert run("lambda", "--quick", "--out", str(whole)).exit_code == 0
-    broken, done = interrupted(tiny, after=2)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    done = interrupted(tiny, 2, monkeypatch)
     assert run("lambda", "--quick", "--out", str(resumed)).exit_code == 130
     assert [path.name for path in resumed.iterdir()] == [".parts"]
     assert len(done) == 2
-    working, rest = interrupted(tiny, after=100)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
+    everything = interrupted(tiny, 100, monkeypatch)
+    assert run("lambda", "--quick", "--seed", "1", "--out", str(resumed)).exit_code == 0
+    assert everything == list(tiny.parts(TINY))  # parts of other settings are not reused
+    assert (resumed / ".parts").exists()  # and stay
+    rest = interrupted(tiny, 100, monkeypatch)
     assert run("lambda", "--quick", "--out", str(resumed)).exit_code == 0
     assert [*done, *rest] == list(tiny.parts(TINY))
     assert not (resumed / ".parts").exists()
     files = [stored(place / "lambda.json") for place in (whole, resumed)]
     assert files[0]["results"] == files[1]["results"]
-
-
-def test_parts_of_other_settings_are_not_reused(tiny, tmp_path, monkeypatch):
-    broken, _ = interrupted(tiny, after=2)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
-    assert run("lambda", "--quick", "--out", str(tmp_path)).exit_code == 130
-    working, rest = interrupted(tiny, after=100)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", working)
-    assert run("lambda", "--quick", "--seed", "1", "--out", str(tmp_path)).exit_code == 0
-    assert rest == list(tiny.parts(TINY))
-    assert (tmp_path / ".parts").exists()  # the parts of seed 0 are kept
 
 
 @pytest.mark.parametrize(
@@ -214,8 +191,7 @@ def test_wrong_names_get_one_sentence(arguments, sentence, tmp_path):
 
 def test_an_unusable_directory_is_refused_before_the_work(tiny, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    broken, done = interrupted(tiny, after=0)
-    monkeypatch.setitem(registry.EXPERIMENTS, "lambda", broken)
+    done = interrupted(tiny, 0, monkeypatch)
     result = run("lambda", "--quick", "--out", str(tmp_path / "file"))
     assert (result.exit_code, result.stdout, done) == (2, "", [])
     assert result.stderr == f"hrf: cannot write {tmp_path / 'file'}: File exists\n"
@@ -270,8 +246,16 @@ def test_clusters_without_scikit_learn_say_what_to_install(tmp_path, monkeypatch
     assert result.stderr == "hrf: k-means needs scikit-learn: pip install 'hybrid-random-features[learn]'\n"
 
 
-def test_list_names_all():
+def test_list_names_all_and_help_has_examples():
     result = run("--list")
     assert result.exit_code == 0
-    for name in EXPERIMENTS:
-        assert name in result.stdout
+    assert all(name in result.stdout for name in EXPERIMENTS)
+    text = run("--help").stdout
+    assert all(words in text for words in ("hrf reproduce angles", "hrf reproduce all --quick", "--full"))
+
+
+def test_a_wrong_seed_is_refused():
+    for seed in ("-1", "large"):
+        result = run("cost", "--seed", seed)
+        assert result.exit_code == 2
+        assert "--seed" in result.stderr

@@ -48,10 +48,10 @@ def test_rows_have_one_text_per_heading():
 def test_the_papers_table_shows_every_run():
     headings, *rows = rate_rows(RECORD)
     assert headings[:3] == ["attention", "paper", "swapped (turns, 500)"]
-    cells = dict(zip(headings, {row[0]: row for row in rows}["HRF-C (3,3)"], strict=True))
+    cells = dict(zip(headings, {row[0]: row for row in rows}["HRF-C (3, 3) 64"], strict=True))
     assert cells["paper"] == "1.72 ± 0.02"
     for tested in ("single", "joined, 500"):
-        parts = [RECORD["results"][f"from scratch, HRF-C (3,3), run {run}"] for run in range(3)]
+        parts = [RECORD["results"][f"from scratch, HRF-C (3, 3) 64, run {run}"] for run in range(3)]
         runs = [part["draws"][0][tested]["wer"] for part in parts]
         cell = cells[f"from scratch ({tested})"]
         assert cell.startswith(f"{fmean(runs):.1f} ± ")

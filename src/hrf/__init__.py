@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hrf import distributed, fitting, kernels, learn, nn, projections, sampling, theory
+    from hrf import catalogue, distributed, fitting, kernels, learn, nn, projections, sampling, theory
     from hrf._attention import (
         AccuracyWarning,
         AttentionState,
@@ -68,6 +68,7 @@ __all__ = [
     "advise",
     "advise_kernel",
     "attention",
+    "catalogue",
     "coefficients",
     "distributed",
     "fitting",
@@ -107,6 +108,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 _MODULES = {
     "advice",
     "atomic_write",
+    "catalogue",
     "checks",
     "choice",
     "distributed",

@@ -17,6 +17,9 @@ from integrations.models import BATCH, LENGTH, ROUNDING, VOCABULARY, gpt2, llama
 from properties.strategies import cases, seeds
 
 MAPS = {"positive": partial(hrf.Positive, n_projections=8), "angular": "angular"}
+# Signed features cancel: a sum that is just not too small a denominator has lost half of its 16 digits, and more are lost
+# in norms of layers. Stale states are wrong in the second digit.
+SLACK = {"positive": ROUNDING, "angular": {"rtol": 1e-5, "atol": 1e-5}}
 
 
 @remembered
@@ -86,6 +89,6 @@ def test_a_cache_gives_what_one_without_states_gives(build, name, kind, mode, st
             expected = decoder(
                 tokens, past_key_values=copy.deepcopy(cache)
             ).logits  # a copy leaves states behind
-            torch.testing.assert_close(decoder(tokens, past_key_values=cache).logits, expected, **ROUNDING)
+            torch.testing.assert_close(decoder(tokens, past_key_values=cache).logits, expected, **SLACK[name])
             for change in done:
                 cache = change(cache)

@@ -9,8 +9,6 @@ import typer
 
 from hrf.report import one_sentence
 
-__all__ = ["reproduce"]
-
 _FULL = "The paper's sizes, even where a CPU takes days."
 
 

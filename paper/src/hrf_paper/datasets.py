@@ -18,35 +18,9 @@ from torch import Tensor
 from hrf.checks import check_count
 from hrf.report import folder, write
 
-__all__ = [
-    "Batch",
-    "Corpus",
-    "MissingData",
-    "Vocabulary",
-    "batches",
-    "boston",
-    "data_folder",
-    "penn_treebank",
-    "read_text",
-    "wikitext2",
-    "wine",
-]
-
 
 class MissingData(FileNotFoundError, ValueError):
     """A data set is neither in the folder nor available for download."""
-
-
-class Source(NamedTuple):
-    """Place where a file is published.
-
-    Attributes:
-        url: its address.
-        sha256: the checksum of its contents.
-    """
-
-    url: str
-    sha256: str
 
 
 def data_folder() -> Path:
@@ -54,8 +28,8 @@ def data_folder() -> Path:
     return Path(os.environ.get("HRF_DATA") or Path.home() / ".cache" / "hrf")
 
 
-def read_bytes(path: Path, source: Source, *, download: bool) -> bytes:
-    """Return the contents of a file stored compressed as ``path``, downloaded to it if necessary.
+def read_bytes(path: Path, url: str, digest: str, *, download: bool) -> bytes:
+    """Return the contents of a file stored compressed as ``path``, downloaded from ``url`` to it if necessary.
 
     Raises:
         MissingData: if the file does not exist and cannot be downloaded.
@@ -68,24 +42,23 @@ def read_bytes(path: Path, source: Source, *, download: bool) -> bytes:
             raise ValueError(
                 f"{path} cannot be read as gzip: {error}; remove it to have it fetched"
             ) from error
-        return _checked(data, str(path), source)
+        return checked(data, str(path), digest)
     hint = f"set HRF_DATA to the folder that holds {path.parent.name}/"
     if not download:
         raise MissingData(f"{path} is not there; {hint}")
     try:
-        with urlopen(source.url, timeout=60) as answer:
-            data = _checked(answer.read(), source.url, source)
+        with urlopen(url, timeout=60) as answer:
+            data = checked(answer.read(), url, digest)
     except OSError as error:
-        raise MissingData(
-            f"{path} is not there and {source.url} cannot be reached ({error}); {hint}"
-        ) from error
+        raise MissingData(f"{path} is not there and {url} cannot be reached ({error}); {hint}") from error
     write(folder(path.parent) / path.name, gzip.compress(data))
     return data
 
 
-def _checked(data: bytes, name: str, source: Source) -> bytes:
-    if (received := sha256(data).hexdigest()) != source.sha256:
-        raise ValueError(f"{name} has the SHA-256 {received}; expected {source.sha256}")
+def checked(data: bytes, name: str, digest: str) -> bytes:
+    """Return data whose SHA-256 is the digest; a ``ValueError`` names the file of all others."""
+    if (received := sha256(data).hexdigest()) != digest:
+        raise ValueError(f"{name} has the SHA-256 {received}; expected {digest}")
     return data
 
 
@@ -217,37 +190,34 @@ class Batch(NamedTuple):
     targets: Tensor
 
 
-def penn_treebank(folder: Path | None = None, *, download: bool = True) -> Corpus:
-    """Load Penn Treebank: 929,589 words for training, a vocabulary of 10,000.
-
-    Args:
-        folder: the folder with ``ptb/ptb.train.txt.gz`` and so on; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
-        download: whether to download missing files.
-    """
-    return _corpus("ptb", folder, download)
+def penn_treebank(*, download: bool = True) -> Corpus:
+    """Load Penn Treebank: 929,589 words for training, a vocabulary of 10,000; missing files may be downloaded."""
+    return _corpus("ptb", download)
 
 
-def wikitext2(folder: Path | None = None, *, download: bool = True) -> Corpus:
-    """Load WikiText-2: 2,088,628 words for training, a vocabulary of 33,278.
-
-    Args:
-        folder: the folder with ``wikitext2/train.txt.gz`` and so on; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
-        download: whether to download missing files.
-    """
-    return _corpus("wikitext2", folder, download)
+def wikitext2(*, download: bool = True) -> Corpus:
+    """Load WikiText-2: 2,088,628 words for training, a vocabulary of 33,278; missing files may be downloaded."""
+    return _corpus("wikitext2", download)
 
 
 def read_text(name: str, split: str, folder: Path | None = None, *, download: bool = True) -> str:
-    """Return the split ``"train"``, ``"valid"`` or ``"test"`` of the text ``"ptb"`` or ``"wikitext2"``."""
+    """Return the split ``"train"``, ``"valid"`` or ``"test"`` of the text ``"ptb"`` or ``"wikitext2"``.
+
+    Args:
+        name: the name of the text.
+        split: the name of the split.
+        folder: the folder that holds ``ptb/`` and ``wikitext2/``; `data_folder` by default.
+        download: whether to download a missing file.
+    """
     if name not in _SOURCES or split not in SPLITS:
         raise ValueError(
             f"name and split are {name!r}, {split!r}; expected one of {', '.join(_SOURCES)} and one of "
             f"{', '.join(SPLITS)}"
         )
-    address, *checksums = _SOURCES[name]
-    source = Source(address.format(split), checksums[SPLITS.index(split)])
-    path = (folder or data_folder()) / name / f"{source.url.rpartition('/')[2]}.gz"
-    return read_bytes(path, source, download=download).decode()
+    address, *digests = _SOURCES[name]
+    url = address.format(split)
+    path = (folder or data_folder()) / name / f"{url.rpartition('/')[2]}.gz"
+    return read_bytes(path, url, digests[SPLITS.index(split)], download=download).decode()
 
 
 def batches(ids: Tensor, batch_size: int, length: int) -> list[Batch]:
@@ -272,8 +242,8 @@ def batches(ids: Tensor, batch_size: int, length: int) -> list[Batch]:
     ]
 
 
-def _corpus(name: str, folder: Path | None, download: bool) -> Corpus:
-    texts = [_tokens(read_text(name, split, folder, download=download)) for split in SPLITS]
+def _corpus(name: str, download: bool) -> Corpus:
+    texts = [_tokens(read_text(name, split, download=download)) for split in SPLITS]
     vocabulary = Vocabulary.of(texts[0])
     train, valid, test = map(vocabulary.encode, texts)
     return Corpus(train, valid, test, vocabulary)

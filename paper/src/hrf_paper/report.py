@@ -147,23 +147,17 @@ def _verdicts(data: dict[str, Any]) -> str:
         verdict = verdict_text(*(claim[key] for key in ("matched", "total", "cases", "criterion")))
         cells = [*texts, verdict]
         rows.append(pages.row(cells, classes=["verdict"], style=claim["verdict"], names=_HEADER))
-    return f"""<table class="claims">
-<thead>{pages.row(_HEADER, "th")}</thead>
-<tbody>
-{chr(10).join(rows)}
-</tbody>
-</table>
-"""
+    return _html(_HEADER, rows, ' class="claims"') + "\n"
 
 
 def _grid(table: Table) -> str:
-    rows = "\n".join(pages.row(texts) for texts in table.rows)
     caption = f"<p><small>{escape(table.caption)}.</small></p>\n" if table.caption else ""
-    return f"""<h2>{escape(table.title)}</h2>
-<div class="wide"><table>
-<thead>{pages.row(table.header, "th")}</thead>
-<tbody>
-{rows}
-</tbody>
-</table></div>
-{caption}"""
+    grid = _html(table.header, map(pages.row, table.rows))
+    return f'<h2>{escape(table.title)}</h2>\n<div class="wide">{grid}</div>\n{caption}'
+
+
+def _html(header: Sequence[str], rows: Iterable[str], attributes: str = "") -> str:
+    """Return a table of rows that `pages.row` formatted."""
+    body = "\n".join(rows)
+    head = pages.row(header, "th")
+    return f"<table{attributes}>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"

@@ -1,11 +1,11 @@
-"""Libraries that the paper's evaluation needs beside the dependencies of hrf, and how to install them."""
+"""What commands have in common: libraries beside the dependencies of hrf, how to install them, errors in a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-
-__all__ = ["INSTALL", "missing", "require"]
 
 INSTALL = "pip install hybrid-random-features-paper"
 # Modules that an extra has.
@@ -41,3 +41,14 @@ def _is_there(name: str) -> bool:
         return find_spec(name) is not None
     except ValueError:  # a module without a spec, made by hand
         return True
+
+
+def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    """Run the function that arguments name; 2 and one sentence if something is wrong with arguments or files."""
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
+        print(f"{parser.prog.removeprefix('python -m ')}: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -14,7 +14,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hrf.report import folder, write
 
@@ -135,6 +136,40 @@ _HEADER = "training"
 def checkpoint_folder() -> Path:
     """Return the folder of checkpoints: ``$HRF_CHECKPOINTS``, or ``~/.cache/hrf/checkpoints``."""
     return Path(os.environ.get("HRF_CHECKPOINTS") or Path.home() / ".cache" / "hrf" / "checkpoints")
+
+
+def checkpoint_path(kind: str, identity: Any) -> Path:
+    """Return the path of the checkpoint of everything that a training depends on, which JSON can hold."""
+    digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return checkpoint_folder() / f"{kind}-{digest}.safetensors"
+
+
+def state_tensors(**owners: nn.Module | Optimizer) -> dict[str, Tensor]:
+    """Return the states of modules and optimisers as tensors, each below the name of its owner."""
+    found: dict[str, Tensor] = {}
+    for owner, held in owners.items():
+        if isinstance(held, nn.Module):
+            found |= {f"{owner}.{name}": tensor for name, tensor in held.state_dict().items()}
+        else:
+            for place, moments in held.state_dict()["state"].items():
+                found |= {f"{owner}.{place}.{name}": tensor for name, tensor in moments.items()}
+    return found
+
+
+def restore_state(tensors: dict[str, Tensor], **owners: nn.Module | Optimizer) -> None:
+    """Give owners the states that `state_tensors` returned."""
+    for owner, held in owners.items():
+        own = {
+            name.removeprefix(f"{owner}."): t for name, t in tensors.items() if name.startswith(f"{owner}.")
+        }
+        if isinstance(held, nn.Module):
+            held.load_state_dict(own)
+        else:
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, tensor in own.items():
+                place, _, key = name.partition(".")
+                moments.setdefault(int(place), {})[key] = tensor
+            held.load_state_dict(held.state_dict() | {"state": moments})
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:

@@ -40,17 +40,16 @@ class BulletClient:
 
 # Animated GIFs of frames, written without a display.
 
+_COLOURS = 64  # of the palette
 
-def write_gif(
-    path: Path, frames: Sequence[NDArray[np.uint8]], *, frames_per_second: float = 10, colours: int = 64
-) -> None:
+
+def write_gif(path: Path, frames: Sequence[NDArray[np.uint8]], *, frames_per_second: float = 10) -> None:
     """Write frames as a GIF that repeats for ever; all frames share one palette, which keeps the file small.
 
     Args:
         path: the file, replaced if it is there.
         frames: images ``(height, width, 3)``, all of one shape.
         frames_per_second: up to 50; the format counts in hundredths of a second.
-        colours: size of the palette, up to 256.
     """
     require("a GIF", ("PIL",))
     from PIL import Image
@@ -63,7 +62,7 @@ def write_gif(
         )
     # The palette comes from a few frames beside each other.
     sample = np.concatenate(frames[:: max(1, len(frames) // 8)], axis=1)
-    palette = Image.fromarray(sample).quantize(colours, dither=Image.Dither.NONE)
+    palette = Image.fromarray(sample).quantize(_COLOURS, dither=Image.Dither.NONE)
     images = [Image.fromarray(f).quantize(palette=palette, dither=Image.Dither.NONE) for f in frames]
     buffer = io.BytesIO()
     duration = max(20, round(1000 / frames_per_second))

@@ -18,7 +18,7 @@ from hrf.report import folder, png, progress, write
 from hrf_paper.experiments.experiment import VERDICTS, Claim, Experiment, Results, run, versions
 from hrf_paper.experiments.registry import EXPERIMENTS
 from hrf_paper.report import experiment_page, index_page, show, show_reused
-from hrf_paper.requirements import require
+from hrf_paper.requirements import require, run_command
 from hrf_paper.resume import FinishedParts, only_run
 
 _PIXELS = 1760  # width of a figure
@@ -67,7 +67,7 @@ def _told_what_is_kept(name: str, total: int, finished: FinishedParts) -> Iterat
 
 def _publish(experiment: Experiment[Any], settings: Any, results: Results, out: Path) -> None:
     """Write numbers, figure and pages, and print tables, claims and paths."""
-    claims, tables = experiment.claims(settings, results), experiment.tables(settings, results)
+    claims, tables = experiment.claims(settings, results), experiment.all_tables(settings, results)
     data = record(experiment, settings, results, claims)
     image = drawing(experiment, settings, results)
     files = {
@@ -178,17 +178,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("place", type=Path, help="directory with NAME.json of hrf reproduce")
     parser.add_argument("--figures", action="store_true", help="draw NAME.png again, too")
-    arguments = parser.parse_args(argv)
-    try:
-        written = restate(arguments.place, figures=arguments.figures)
-    except (ValueError, OSError) as error:
-        print(f"hrf: {error}", file=sys.stderr)
-        return 2
+    parser.set_defaults(run=_restate)
+    return run_command(parser, argv)
+
+
+def _restate(arguments: argparse.Namespace) -> None:
+    written = restate(arguments.place, figures=arguments.figures)
     for path in written:
         print(path)
     verdicts = [verdict for path in written if path.suffix == ".json" for verdict in _verdicts(path)]
     print(", ".join(f"{text}: {verdicts.count(verdict)}" for verdict, text in VERDICTS.items()))
-    return 0
 
 
 def _verdicts(path: Path) -> list[str]:

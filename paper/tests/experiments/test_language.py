@@ -62,8 +62,8 @@ def test_words_in_the_order_of_appearance():
 
 @pytest.fixture(scope="module", params=METRICS, ids=lambda e: e.name)
 def measured(request, tmp_path_factory):
-    """Run an experiment with quick settings on the made-up text."""
-    experiment = request.param
+    """Run an experiment with small settings on the made-up text."""
+    experiment = made_up.smaller(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HRF_CHECKPOINTS", str(tmp_path_factory.mktemp("checkpoints")))
         patch.setattr(datasets, experiment.quick.training.text, partial(made_up.corpus, 200))
@@ -100,7 +100,7 @@ def test_tables_claims_and_figures(measured):
 
 
 def test_a_trained_model_is_not_trained_again(monkeypatch):
-    settings = replace(PENN_TREEBANK.quick, redraws=1, features=(64,), fitted=64, queries=8)
+    settings = replace(made_up.smaller(PENN_TREEBANK).quick, redraws=1, features=(64,))
     results = run(PENN_TREEBANK.parts(settings))
     monkeypatch.setattr(
         "hrf_paper.experiments.language_model.Trainer._advance", lambda self: pytest.fail("trained again")
@@ -180,7 +180,7 @@ def test_claims_about_samplers_follow_from_perplexities():
 
 
 def test_samplers_are_trained_and_compared():
-    settings = sampled_softmax.EXPERIMENT.quick
+    settings = made_up.smaller(sampled_softmax.EXPERIMENT).quick
     results = run(sampled_softmax.EXPERIMENT.parts(settings))
     last = {
         name: [results[sampled_softmax.key(name, k, 2)]["perplexity"] for k in range(settings.seeds)]

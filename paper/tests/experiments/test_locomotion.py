@@ -14,8 +14,8 @@ FLOPS = {
     "exact": 250,
     "FAVOR+ 256": 1400,
     HYBRID: 380,
-    "FAVOR+ small": 370,
-    "Trig small": 370,
+    "FAVOR+ 58": 370,
+    "Trig 58": 370,
     "uniform": 30,
     "blind": 0,
 }
@@ -75,8 +75,8 @@ def test_a_worse_hybrid_is_not_as_good():
 
 
 def test_runs_that_are_not_finite_count_as_diverged():
-    found = results(RETURNS | {"Trig small": 0.1})
-    found[key("FAVOR+ small", 1)] = {
+    found = results(RETURNS | {"Trig 58": 0.1})
+    found[key("FAVOR+ 58", 1)] = {
         "flops": 370,
         "ranking_flops": 300,
         "diverged": "attention by Positive is not finite",
@@ -84,8 +84,8 @@ def test_runs_that_are_not_finite_count_as_diverged():
     } | {"timings": {}}
     diverges = claims(found)[1]
     assert (diverges.matched, diverges.verdict) == (4, "partly")
-    assert outcome(SCALED, found, "FAVOR+ small").diverged == 1
-    assert len(curves(SCALED, found, "FAVOR+ small")) == 2
+    assert outcome(SCALED, found, "FAVOR+ 58").diverged == 1
+    assert len(curves(SCALED, found, "FAVOR+ 58")) == 2
     EXPERIMENT.tables(SCALED, found)
 
 

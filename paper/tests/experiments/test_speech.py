@@ -29,7 +29,7 @@ SETTINGS = SpeechSettings(
     runs=3,
     swapped_runs=2,
     tuned_runs=2,
-    tuned=("exact", "HRF-C (3,3)", "HRF-A (8,8)"),
+    tuned=("exact", "HRF-C (3, 3) 64", "HRF-A (8, 8)"),
     scratch=(),
 )
 
@@ -79,9 +79,9 @@ def test_the_papers_own_numbers_reproduce_its_order():
 
 
 def test_trainings_from_scratch_are_judged_by_single_and_by_joined_utterances():
-    settings = replace(SETTINGS, scratch=("FAVOR+ 256", "Trig 256"))
+    settings = replace(SETTINGS, scratch=("FAVOR+ 128", "Trig 128"))
     found = results(settings, printed())
-    joined = found[key("from scratch", "FAVOR+ 256", 0)]["draws"][0]["joined, 500"]
+    joined = found[key("from scratch", "FAVOR+ 128", 0)]["draws"][0]["joined, 500"]
     joined["wer"] = 9.0  # above Trig
     single, other = [c for c in EXPERIMENT.claims(settings, found) if "from scratch" in c.claim]
     assert single.claim.endswith("(trained from scratch with the map; single).")
@@ -98,7 +98,7 @@ def test_the_reverse_order_is_not_reproduced():
 
 
 def test_half_of_the_pairs_is_partly():
-    rates = printed() | {"Trig 256": 2.0}
+    rates = printed() | {"Trig 128": 2.0}
     claim = EXPERIMENT.claims(SETTINGS, results(SETTINGS, rates))[3]
     assert (claim.matched, claim.total, claim.verdict) == (2, 4, "partly")
 
@@ -125,7 +125,7 @@ def test_rates_are_means_over_runs_and_draws():
 
 
 def test_what_was_not_run_is_said():
-    tables = EXPERIMENT.tables(SETTINGS, results(SETTINGS, printed()))
+    tables = EXPERIMENT.all_tables(SETTINGS, results(SETTINGS, printed()))
     for table in tables:
         assert all(len(row) == len(table.header) for row in table.rows)
     assert [row[:2] for row in tables[0].rows] == [
@@ -135,8 +135,8 @@ def test_what_was_not_run_is_said():
     assert [row[2] for row in tables[0].rows] == ["8.00", "", "9.00", "", "10.00"]  # searched
     rows = {row[0]: row for row in tables[1].rows}
     assert list(rows) == list(METHODS)
-    assert rows["HRF-C (3,3)"][1:] == ("1.72 ± 0.02", "1.7 ± 0.0", "1.7 ± 0.0", "not run", "not run")
-    assert rows["FAVOR+ 256"][3:] == ("not run", "not run", "not run")
+    assert rows["HRF-C (3, 3) 64"][1:] == ("1.72 ± 0.02", "1.7 ± 0.0", "1.7 ± 0.0", "not run", "not run")
+    assert rows["FAVOR+ 128"][3:] == ("not run", "not run", "not run")
     by_stage = {table.title: [row[0] for row in table.rows] for table in tables[2:-1]}
     assert by_stage == {
         "Word error rate in percent, swapped, on all test utterances": [*METHODS],
@@ -145,8 +145,8 @@ def test_what_was_not_run_is_said():
 
 
 def test_the_figure_has_a_panel_per_stage_that_was_run_and_set():
-    settings = replace(SETTINGS, scratch=("FAVOR+ 256", "FAVOR+ 432"))
-    found = results(settings, printed() | {"Trig 256": 160.0})
+    settings = replace(SETTINGS, scratch=("FAVOR+ 128", "FAVOR+ 216"))
+    found = results(settings, printed() | {"Trig 128": 160.0})
     for name in settings.scratch:
         found[key("swapped", name, 0)]["flops"] = 5_000.0
     panels = EXPERIMENT.figure(settings, found).get_axes()

@@ -7,7 +7,7 @@ import pytest
 from hrf_paper.experiments.sweeping import EXPERIMENT, SCALED, SCRATCH, curves, key, share
 
 (RATE,) = SCALED.learning_rates
-GOOD = {"exact": 0.9, "HRF-A (8,8)": 0.88, "FAVOR+ 256": 0.88, "blind": 0.3}
+GOOD = {"exact": 0.9, "HRF-A (8, 8)": 0.88, "FAVOR+ 128": 0.88, "blind": 0.3}
 
 
 def part(delivered: float, attention: float, *, tuned: bool = False) -> dict:
@@ -29,7 +29,7 @@ def results(shares: dict[str, float], *, cost: float = 1e7, divided: int | None 
     found = {
         key(name, r, RATE): part(
             shares.get(name, 0.5) + 0.01 * r,
-            cost if name == "FAVOR+ 256" else 1e7,
+            cost if name == "FAVOR+ 128" else 1e7,
             tuned=name not in SCRATCH,
         )
         for name in SCALED.methods
@@ -54,7 +54,7 @@ def test_the_papers_statements_hold_where_they_are_true():
 
 
 def test_and_fail_where_they_are_not():
-    found = verdicts(results(GOOD | {"HRF-A (8,8)": 0.4}))
+    found = verdicts(results(GOOD | {"HRF-A (8, 8)": 0.4}))
     assert the(found, "same quality") == "fails"
     assert the(found, "3 times fewer") == "fails"
     assert the(found, "NaN") == "fails"
@@ -64,7 +64,7 @@ def test_losses_that_were_not_a_number_are_listed():
     claims = EXPERIMENT.claims(SCALED, results(GOOD, divided=17))
     (claim,) = [claim for claim in claims if "NaN" in claim.claim]
     assert claim.matched == len(SCALED.divided)
-    assert "Trig 8, divided as is: step 17" in claim.sentence
+    assert "Trig 4, divided as is: step 17" in claim.sentence
 
 
 @pytest.mark.parametrize(("blind", "words"), [(0.3, "are reached"), (0.5, "are not both reached")])
@@ -93,6 +93,6 @@ def test_a_curve_that_ends_early_counts_as_nothing_delivered():
 
 def test_the_curve_of_a_tuned_method_begins_where_exact_attention_ends():
     found = results(GOOD)
-    steps, tuned = curves(SCALED, found, "HRF-A (8,8)")
+    steps, tuned = curves(SCALED, found, "HRF-A (8, 8)")
     assert steps == [SCALED.training.steps, SCALED.training.steps + SCALED.tuned_steps]
     assert tuned[0] == pytest.approx([90, 88])

@@ -9,8 +9,11 @@ from gymnasium.utils.env_checker import check_env
 
 import hrf_paper.locomotion  # noqa: F401 (registers the environment)
 from hrf_paper.locomotion import StepStones, StoneField
-from hrf_paper.locomotion.environment import LARGEST_SHIFT, SPEED, SWING_TIME, TOES, oracle
+from hrf_paper.locomotion.environment import LARGEST_SHIFT, SPEED, SWING_TIME
 from hrf_paper.locomotion.legs import TOE_RADIUS
+from hrf_paper.locomotion.terrain import nearest_ground
+
+TOES = (3, 7, 11, 15)  # links of the robot
 
 LEVEL = StoneField(distance=1.5, gaps=(0.0, 0.0))
 SHORT = StoneField(distance=1.5)
@@ -28,7 +31,9 @@ def zeros(environment):
 
 
 def seeing(environment):
-    return oracle(environment.walker) / LARGEST_SHIFT
+    """Return the smallest shifts that bring the next footholds onto stones, which this oracle knows."""
+    footholds = environment.walker.footholds()
+    return (nearest_ground(environment.walker.stones, footholds, 0.03) - footholds) / LARGEST_SHIFT
 
 
 def played(environment, policy, seed):

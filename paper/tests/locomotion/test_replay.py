@@ -27,7 +27,7 @@ def test_the_stored_policy_crosses_fields_that_it_has_never_seen(capsys):
 
 def test_the_stored_policy_is_small_and_has_the_papers_hybrid():
     assert TRAINED.stat().st_size < 100_000
-    assert load_policy(TRAINED).config.method == "HRF-A (8,8)"
+    assert load_policy(TRAINED).config.method == "HRF-A (8, 8)"
 
 
 @pytest.mark.slow

@@ -142,11 +142,6 @@ def test_a_ball_is_delivered_in_a_bowl_and_lost_beside_it():
     assert is_lost(balls).tolist() == [False, True, True, False]
 
 
-def test_no_balls_are_refused():
-    with pytest.raises(ValueError, match="n_balls is 0; expected at least 1"):
-        SweepingTable(0)
-
-
 def test_home_is_inside_the_workspace():
     assert ((LOWEST_POSE <= HOME) & (HOME <= HIGHEST_POSE)).all()
 

@@ -74,7 +74,7 @@ def test_pools_that_look_at_one_patch_expect_its_place():
     )
 
 
-@pytest.mark.parametrize("method", ["FAVOR+ 256", "HRF-A (8,8)", "Trig 256"])
+@pytest.mark.parametrize("method", ["FAVOR+ 128", "HRF-A (8, 8)", "Trig 128"])
 def test_many_features_approach_exact_attention(method):
     """The same weights with a map give nearly the output of exact attention."""
     exact = attention_layer("exact", 16, 2, Generator())
@@ -104,10 +104,10 @@ def test_a_blind_policy_ignores_the_image():
 
 
 def test_flops_of_maps_follow_the_library():
-    per_token = attention_flops("HRF-A (8,8)", 64, 64, 2) / 64 / 2
+    per_token = attention_flops("HRF-A (8, 8)", 64, 64, 2) / 64 / 2
     made = hrf.AngularHybrid(32, n_projections=8, n_coefficient_projections=8)
     assert per_token == 2 * made.flops() + 4 * made.active_width * 33
-    assert attention_flops("FAVOR+ equal FLOPs", 64, 64, 2) <= attention_flops("HRF-A (8,8)", 64, 64, 2)
+    assert attention_flops("FAVOR+ equal FLOPs", 64, 64, 2) <= attention_flops("HRF-A (8, 8)", 64, 64, 2)
     assert attention_flops("exact", 64, 64, 2) == 2 * 64 * 64 * 4 * 32
     few, many = policy().flops(10), policy().flops(20)
     assert few.encoder == many.encoder > few.attention > 0

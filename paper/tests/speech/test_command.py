@@ -51,7 +51,7 @@ def test_recordings_are_transcribed(trained, recording, capsys, beam):
 def test_a_method_takes_over_at_its_step(trained, tmp_path, capsys):
     """An epoch is one step here, so that the first epoch is trained with exact attention, for all methods."""
     assert load_model(trained).model.config.key_length is None
-    options = ["--epochs", "2", "--attention", "FAVOR+ 256", "--key-length", "1"]
+    options = ["--epochs", "2", "--attention", "FAVOR+ 128", "--key-length", "1"]
     capsys.readouterr()
     model = load_model(train(tmp_path / "map.safetensors", *options, "--fit-step", "1")).model
     epochs = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]

@@ -36,15 +36,16 @@ def test_spoken_digits():
     assert len({u.speaker for u in speech.train}) == 6
 
 
-def test_missing_and_changed_data_get_a_sentence(tmp_path):
+def test_missing_and_changed_data_get_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
     with pytest.raises(MissingData, match=r"download_librispeech\('dev-clean'\)"):
         librispeech("dev-clean", tmp_path)
     with pytest.raises(MissingData, match="set HRF_DATA to the folder that holds fsdd-subset/"):
-        spoken_digits(tmp_path)
+        spoken_digits()
     (tmp_path / "fsdd-subset").mkdir()
     (tmp_path / "fsdd-subset" / "fsdd-flac.tar.gz").write_bytes(b"changed")
     with pytest.raises(ValueError, match="has the SHA-256"):
-        spoken_digits(tmp_path)
+        spoken_digits()
     with pytest.raises(ValueError, match="LibriSpeech has no part 'clean'"):
         download_librispeech("clean", tmp_path)
 

@@ -144,13 +144,6 @@ def test_a_frame_may_write_as_many_labels_as_in_greedy_decoding():
         assert math.isclose(hypothesis.score, expected, rel_tol=1e-5)
 
 
-def test_padding_is_not_searched():
-    model = model_of_few_labels()
-    (utterance,) = utterances([40])
-    padded = torch.cat((utterance.features, torch.ones(12, 6)))
-    assert beam_search(model, padded, 40)[0].labels == beam_search(model, utterance.features)[0].labels
-
-
 def test_refusal():
     with pytest.raises(ValueError, match="width is 0; expected at least 1"):
         beam_search(model_of_few_labels(), utterances([8])[0].features, width=0)

@@ -31,8 +31,8 @@ def test_words_are_those_of_greedy_decoding_in_their_order():
 
 def test_a_column_per_method():
     model, (utterance,) = tiny_model(), utterances([90])
-    drawing = attention_figure(model, utterance, ["FAVOR+ 256", "summarised"], utterances([80] * 6, seed=1))
+    drawing = attention_figure(model, utterance, ["FAVOR+ 128", "summarised"], utterances([80] * 6, seed=1))
     titles = [axes.get_title() for axes in drawing.get_axes()]
     assert titles[:4] == ["", "", "", "exact"]
-    assert titles[4].startswith("FAVOR+ 256: relative error ")
+    assert titles[4].startswith("FAVOR+ 128: relative error ")
     assert titles[5].startswith("summarised: relative error ")

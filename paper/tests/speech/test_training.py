@@ -11,7 +11,6 @@ import hrf
 from hrf_paper.speech.training import (
     SpeechTrainer,
     SpeechTraining,
-    checkpoint_path,
     flushes_denormals,
     load_model,
 )
@@ -46,7 +45,7 @@ def weights(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("method", ["exact", "uniform", "HRF-C (2,2)", "summarised"])
+@pytest.mark.parametrize("method", ["exact", "uniform", "HRF-C (2, 2) 64", "summarised"])
 def test_resumed_training_is_the_same_to_the_last_bit(method, folder):
     training = replace(TRAINING, method=method, fit_step=2)
     whole = SpeechTrainer(training, tiny_speech())
@@ -173,11 +172,11 @@ def test_joined_utterances_and_random_positions_are_trained_on():
 def test_trainings_and_utterances_have_their_own_checkpoints():
     speech = tiny_speech()
     others = [TRAINING, replace(TRAINING, seed=1), replace(TRAINING, method="uniform")]
-    paths = {checkpoint_path(training, speech) for training in others}
-    assert len(paths | {checkpoint_path(TRAINING, replace(speech, train=speech.train[:3]))}) == 4
+    paths = {SpeechTrainer(training, speech).path for training in others}
+    assert len(paths | {SpeechTrainer(TRAINING, replace(speech, train=speech.train[:3])).path}) == 4
 
 
 def test_a_damaged_checkpoint_gets_a_sentence(folder):
-    checkpoint_path(TRAINING, tiny_speech()).write_bytes(b"no checkpoint")
+    SpeechTrainer(TRAINING, tiny_speech()).path.write_bytes(b"no checkpoint")
     with pytest.raises(ValueError, match="is not a checkpoint"):
         SpeechTrainer(TRAINING, tiny_speech())

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 import hrf
+from hrf import catalogue
 from hrf.report import count, number
 from hrf_paper.experiments.estimators import chunk_size, estimates, fractions, on_sphere
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
@@ -62,20 +63,6 @@ class AnglesSettings:
     n_coefficient_projections: int = 8
     sigma: float = 1.0
     nested_sigma: float = 0.25
-
-    def __post_init__(self) -> None:
-        # ε grows like exp(2r²): at larger radii rounding shows even where an estimator is exact.
-        _check_range("radius", self.radius, 0.01, 4)
-        _check_range("dim", self.dim, 2, 4096)
-        _check_range("features", self.features, _nested_width(), 1 << 16)
-        _check_range("draws", self.draws, 2, math.inf)
-        _check_range("seed", self.seed, 0, 2**63 - 1)
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        bounds = f"at least {low}" if math.isinf(high) else f"from {low} to {high}"
-        raise ValueError(f"{name} is {value}; expected a number {bounds}")
 
 
 @dataclass(frozen=True)
@@ -135,15 +122,14 @@ def _sample(recipe: _Recipe, fitted: hrf.FeatureMap, settings: AnglesSettings) -
 def _recipes(settings: AnglesSettings) -> dict[str, _Recipe]:
     """Return every estimator at the size whose width is nearest to the budget."""
     n = settings.n_coefficient_projections
-    coefficient = {"n_coefficient_projections": n}
-    gaussian = coefficient | {"sigma": settings.sigma, "radius": settings.radius}
+    window = {"sigma": settings.sigma, "radius": settings.radius}
     return {
-        "trigonometric": _plain(settings, hrf.Trigonometric, 2),
-        "FAVOR+": _plain(settings, hrf.Positive, 2),
-        "FAVOR++": _plain(settings, hrf.OptimalPositive, 1),
-        "FAVOR#": _plain(settings, hrf.DenseExponential, 1),
-        "angular hybrid": _plain(settings, hrf.AngularHybrid, 4 * (n + 1), **coefficient),
-        "Gaussian hybrid": _plain(settings, hrf.GaussianHybrid, 4 * (2 * n + 1), **gaussian),
+        "trigonometric": _plain(settings, "Trig", 2),
+        "FAVOR+": _plain(settings, "FAVOR+", 2),
+        "FAVOR++": _plain(settings, "FAVOR++", 1),
+        "FAVOR#": _plain(settings, "FAVOR#", 1),
+        "angular hybrid": _plain(settings, "HRF-A", 4 * (n + 1), n),
+        "Gaussian hybrid": _plain(settings, "HRF-G", 4 * (2 * n + 1), n, **window),
         "nested hybrid": _Recipe(_size(settings, _nested_width()), partial(_nested, settings)),
     }
 
@@ -153,12 +139,12 @@ def _size(settings: AnglesSettings, width_of_one: int) -> int:
 
 
 def _plain(
-    settings: AnglesSettings, cls: Callable[..., hrf.FeatureMap], width_of_one: int, **arguments: Any
+    settings: AnglesSettings, family: str, width_of_one: int, n: int | None = None, **window: Any
 ) -> _Recipe:
     """Return the recipe of a map whose width is proportional to its number of projections."""
     m = _size(settings, width_of_one)
-    common: dict[str, Any] = {"n_projections": m, "projection": _KIND, **arguments}
-    return _Recipe(m, lambda heads, generator: cls(settings.dim, heads=heads, generator=generator, **common))
+    build = partial(catalogue.build, catalogue.label(family, m, n), settings.dim, projection=_KIND, **window)
+    return _Recipe(m, lambda heads, generator: build(heads=heads, generator=generator))
 
 
 def _nested(settings: AnglesSettings, heads: int | None, generator: Generator) -> hrf.FeatureMap:
@@ -278,13 +264,8 @@ _STYLES = {name: "bold" if name == "FAVOR#" else f"bold {colour}" for name, colo
 
 
 def tables(settings: AnglesSettings, results: Results) -> list[Table]:
-    """Show size, cost, errors at five angles, and the maximum with its angle, one row per estimator."""
-    return [errors_table(curves(settings, results))]
-
-
-def errors_table(found: Curves) -> Table:
-    """Show the curves; an asterisk marks the smallest error of each column."""
-    s = found.settings
+    """Show size, cost, errors at five angles, and the maximum; an asterisk marks the smallest error of a column."""
+    s, found = settings, curves(settings, results)
     places = [found.angles.index(angle) for angle in _ANGLES]
     errors = [[*(curve.exact[k] for k in places), curve.largest] for curve in found.curves]
     smallest = [max(min(column) * (1 + TIE), ROUNDING) for column in zip(*errors, strict=True)]
@@ -298,7 +279,7 @@ def errors_table(found: Curves) -> Table:
         )
         for curve, row in zip(found.curves, errors, strict=True)
     ]
-    return Table(
+    shown = Table(
         f"Relative error ε = √MSE/K at radius {s.radius:g}, d = {s.dim}, feature width ≈ {s.features}",
         _HEADER,
         rows,
@@ -306,6 +287,7 @@ def errors_table(found: Curves) -> Table:
         styles=_STYLES,
         padding=0,
     )
+    return [shown]
 
 
 def _marked(value: float, best: bool) -> str:
@@ -328,11 +310,6 @@ def claims(settings: AnglesSettings, results: Results) -> list[Claim]:
     return [_ends(found), _smallest(found), _ranges(found), _draws(found)]
 
 
-def sentences(found: Curves) -> list[str]:
-    """Say which estimator is best where, and how far the draws can be trusted."""
-    return [_about_maxima(found), _about_ranges(found), _about_draws(found)]
-
-
 def _ends(found: Curves) -> Claim:
     named = {curve.name: curve for curve in found.curves}
     zeros = {name: (named[name].exact[0] <= ROUNDING, named[name].exact[-1] <= ROUNDING) for name in _EXACT}
@@ -342,8 +319,7 @@ def _ends(found: Curves) -> Claim:
         claim="Trigonometric features are exact at θ = 0, FAVOR+ at θ = π, and the angular hybrid at both (Section 3).",
         paper="zero at one end, at both for the hybrid",
         ours=", ".join(texts),
-        matched=sum(hits),
-        total=len(hits),
+        hits=hits,
         cases="ends",
         sentence=f"The exact relative error is zero where the paper says in {sum(hits)} of {len(hits)} cases "
         f"({'; '.join(texts)}).",
@@ -363,8 +339,7 @@ def _smallest(found: Curves) -> Claim:
         claim="The angular hybrid has a smaller largest relative error than the other estimators (Section 4.1).",
         paper="smallest",
         ours=texts,
-        matched=sum(wins),
-        total=len(wins),
+        hits=wins,
         cases="comparisons",
         matching="equal width",
         sentence=_about_maxima(found),
@@ -395,9 +370,6 @@ def _draws(found: Curves) -> Claim:
         criterion=f"within {_NEAR:.0%}",
         sentence=_about_draws(found),
     )
-
-
-# Sentences.
 
 
 def _about_maxima(found: Curves) -> str:
@@ -462,12 +434,7 @@ def _peak(found: Curves, curve: Curve) -> str:
 
 def figure(settings: AnglesSettings, results: Results) -> Figure:
     """Draw errors over angles: lines are exact, dots come from draws; the strip below names the best estimators."""
-    return draw(curves(settings, results))
-
-
-def draw(found: Curves) -> Figure:
-    """Draw the curves."""
-    s = found.settings
+    s, found = settings, curves(settings, results)
     drawing = canvas(11, 6.6)
     axes, strip = drawing.subplots(2, 1, sharex=True, height_ratios=[22, 1])
     for curve in sorted(found.curves, key=lambda curve: -curve.largest):

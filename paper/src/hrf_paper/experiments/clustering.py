@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 import hrf
-from hrf import fitting
+from hrf import catalogue, fitting
 from hrf.report import number
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
 from hrf_paper.experiments.plotting import GREY, bare, canvas, headline, log_axis
@@ -212,7 +212,9 @@ def _fitted(settings: ClusteringSettings, name: str, draw: int = 0) -> _Fitted:
     builders: dict[str, Build] = {
         "Hybrid-Cluster": partial(_by_pairs, centers, matrix),
         "FAVOR+": partial(_single, settings.dim),
-        "Trigonometric": partial(_trigonometric, settings.dim),
+        "Trigonometric": lambda m, generator: catalogue.build(
+            f"Trig {m}", settings.dim, projection="iid", generator=generator
+        ),
         "second moments": partial(_by_pairs, centers, fitting.fit_matrix(moments, "real-diagonal")),
         "complex": partial(_by_pairs, centers, fitting.fit_matrix(moments, "complex-diagonal")),
         "shifted": partial(_shifted, residuals),
@@ -252,10 +254,6 @@ def _shifted(residuals: fitting.ResidualFit, m: int, generator: Generator) -> hr
 
 def _single(dim: int, m: int, generator: Generator) -> hrf.FeatureMap:
     return hrf.Exponential(dim, n_projections=m, generator=generator, **_OPTIONS)
-
-
-def _trigonometric(dim: int, m: int, generator: Generator) -> hrf.FeatureMap:
-    return hrf.Trigonometric(dim, n_projections=m, projection="iid", generator=generator)
 
 
 # Parts.

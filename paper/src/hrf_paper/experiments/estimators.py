@@ -16,9 +16,10 @@ import torch
 from torch import Generator, Tensor
 
 import hrf
+from hrf import catalogue
 
-BASES = {"trigonometric": hrf.Trigonometric, "FAVOR+": hrf.Positive}
-HYBRIDS = {"angular hybrid": hrf.AngularHybrid, "Gaussian hybrid": hrf.GaussianHybrid}
+BASES = ("trigonometric", "FAVOR+")
+HYBRIDS = ("angular hybrid", "Gaussian hybrid")
 MATCHINGS = ("m·n = D", "equal FLOPs", "equal width")
 
 
@@ -27,7 +28,7 @@ class Estimator:
     """Recipe of a map: call it with a number of heads and a generator.
 
     Attributes:
-        name: a key of `BASES` or `HYBRIDS`.
+        name: one of `BASES` or `HYBRIDS`.
         dim: d.
         n_projections: m.
         n_coefficient_projections: n of a hybrid.
@@ -46,18 +47,17 @@ class Estimator:
 
     def __call__(self, heads: int | None, generator: Generator) -> hrf.FeatureMap:
         """Draw the map."""
-        common: dict[str, Any] = {
-            "n_projections": self.n_projections,
-            "projection": self.projection,
-            "heads": heads,
-            "generator": generator,
-        }
-        if self.name in BASES:
-            return BASES[self.name](self.dim, **common)
-        common["n_coefficient_projections"] = self.n_coefficient_projections
-        if self.name == "Gaussian hybrid":
-            common |= {"sigma": self.sigma, "radius": self.radius}
-        return HYBRIDS[self.name](self.dim, **common)
+        n = self.n_coefficient_projections if self.name in HYBRIDS else None
+        is_gaussian = self.name == "Gaussian hybrid"
+        window: dict[str, Any] = {"sigma": self.sigma, "radius": self.radius} if is_gaussian else {}
+        return catalogue.build(
+            catalogue.label(self.name, self.n_projections, n),
+            self.dim,
+            heads=heads,
+            generator=generator,
+            projection=self.projection,
+            **window,
+        )
 
     def one(self) -> hrf.FeatureMap:
         """Draw a map for closed forms, costs and widths, which do not depend on the draw."""
@@ -70,7 +70,8 @@ def matched(estimator: Estimator, matching: str, n_features: int) -> Estimator:
         return replace(estimator, n_projections=n_features // estimator.n_coefficient_projections)
     cost = _width if matching == "equal width" else _flops
     limit = cost(replace(estimator, name="FAVOR+", n_projections=n_features).one())
-    return replace(estimator, n_projections=_largest_within(estimator, cost, limit))
+    m = _largest_within(lambda m: cost(replace(estimator, n_projections=m).one()), limit)
+    return replace(estimator, n_projections=m)
 
 
 def _width(feature_map: hrf.FeatureMap) -> int:
@@ -81,14 +82,12 @@ def _flops(feature_map: hrf.FeatureMap) -> int:
     return feature_map.flops()
 
 
-def _largest_within(estimator: Estimator, cost: Callable[[hrf.FeatureMap], int], limit: int) -> int:
-    """Return the largest m whose map costs at most ``limit``. Costs are affine in m: two maps determine all."""
-    one, two = (cost(replace(estimator, n_projections=m).one()) for m in (1, 2))
+def _largest_within(cost: Callable[[int], float], limit: float) -> int:
+    """Return the largest m whose cost is at most ``limit``. Costs are affine in m: two of them determine all."""
+    one, two = cost(1), cost(2)
     m = math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one))
     if m < 1:
-        raise ValueError(
-            f"a {estimator.name} with one projection costs {one}, more than the {limit} of the base"
-        )
+        raise ValueError(f"one projection costs {one}, more than the {limit} to match")
     return m
 
 

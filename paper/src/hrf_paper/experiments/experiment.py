@@ -8,12 +8,16 @@ part was measured by a clock; all other entries are the same for the same seed.
 from __future__ import annotations
 
 import json
+import math
 import platform
+import statistics
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Literal, TypeVar
+
+from scipy import stats
 
 import hrf
 
@@ -81,6 +85,7 @@ class Claim:
         paper: its value.
         ours: the value of this run.
         sentence: the finding, computed from the numbers.
+        hits: whether each case is reproduced; or, if it is easier to count them:
         matched: the number of cases that are reproduced; ``None`` where the paper claims nothing.
         total: the number of all cases; ``None`` likewise.
         cases: the noun for what is counted, in the plural.
@@ -101,8 +106,12 @@ class Claim:
     matching: str = ""
     measured: bool = False
     verdict: Verdict = field(init=False)
+    hits: InitVar[Collection[bool] | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, hits: Collection[bool] | None) -> None:
+        if hits is not None:
+            object.__setattr__(self, "matched", sum(hits))
+            object.__setattr__(self, "total", len(hits))
         if (self.matched is None) != (self.total is None):
             raise ValueError(f"matched is {self.matched} and total is {self.total}; expected both or neither")
         if self.matched is not None and self.total is not None and not 0 <= self.matched <= self.total > 0:
@@ -115,6 +124,39 @@ class Claim:
     def text(self) -> str:
         """The verdict in words, with its numbers."""
         return verdict_text(self.matched, self.total, self.cases, self.criterion)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One number per run or draw; their mean has a 95 % interval if there are several.
+
+    Attributes:
+        values: the numbers; none if all runs diverged.
+        decimals: of the text.
+    """
+
+    values: list[float]
+    decimals: int
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN without values."""
+        return statistics.fmean(self.values) if self.values else math.nan
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval, by Student's distribution; NaN for fewer than two values."""
+        if (count := len(self.values)) < 2:
+            return math.nan
+        return float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(self.values) / math.sqrt(count)
+
+    @property
+    def text(self) -> str:
+        """The mean, with its interval if there is one."""
+        if not self.values:
+            return "diverged"
+        spread = "" if math.isnan(self.half_width) else f" ± {self.half_width:.{self.decimals}f}"
+        return f"{self.mean:.{self.decimals}f}{spread}"
 
 
 Part = Callable[[], dict[str, Any]]
@@ -182,6 +224,11 @@ class Experiment(Generic[S]):
         if quick:
             return self.quick
         return self.full if full or self.scaled is None else self.scaled
+
+    def all_tables(self, settings: S, results: Results) -> list[Table]:
+        """Return the tables, and the settings that are scaled down where there are such settings."""
+        smaller = [] if self.scaled is None else scaled_down(settings, self.full)
+        return [*self.tables(settings, results), *smaller]
 
     def option(self, settings: Any) -> str | None:
         """Return the option of the command that gives these settings, ``None`` if no option does."""

@@ -151,8 +151,7 @@ def _agreement(settings: LambdaEstimatesSettings, results: Results, name: str) -
         claim=_LEMMAS[name],
         paper="closed form",
         ours=f"within {max(gaps):.1f} standard errors",
-        matched=sum(gap <= CLOSE for gap in gaps),
-        total=len(gaps),
+        hits=[gap <= CLOSE for gap in gaps],
         cases="moments",
         criterion=f"within {CLOSE:g} standard errors",
         sentence=f"All {len(gaps)} moments of the {name} coefficient over {settings.draws:,} draws, iid and "

@@ -10,10 +10,8 @@ with τ = 1 and λ = 0 on Penn Treebank, τ = 6 and λ = 2 on WikiText-2.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -23,7 +21,7 @@ from torch.nn import functional as F
 import hrf
 from hrf_paper.datasets import Batch, Corpus, batches
 from hrf_paper.experiments.estimators import HYBRIDS, Estimator, matched
-from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_path, load_checkpoint, restore_state, save_checkpoint, state_tensors
 
 State = tuple[Tensor, Tensor] | None  # of the LSTM, carried from batch to batch
 _INITIAL = 0.1  # embeddings start in [−0.1, 0.1]
@@ -215,8 +213,7 @@ class Trainer:
     @property
     def path(self) -> Path:
         """The path of the checkpoint."""
-        identity = sha256(json.dumps(asdict(self.training), sort_keys=True).encode()).hexdigest()[:16]
-        return checkpoint_folder() / f"{self.training.text}-{identity}.safetensors"
+        return checkpoint_path(self.training.text, asdict(self.training))
 
     def trained(self, epochs: int) -> float:
         """Train up to that many epochs, and return the validation perplexity after them."""
@@ -253,25 +250,14 @@ class Trainer:
         self._step = end
 
     def _save(self) -> None:
-        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        for i, moments in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{k}": v for k, v in moments.items()}
+        tensors = state_tensors(model=self.model, optimizer=self._optimizer) | {"random": self._random}
         tensors |= {f"state.{i}": part for i, part in enumerate(self._state or ())}
         header = {"training": asdict(self.training), "step": self._step, "history": self.history}
-        save_checkpoint(self.path, tensors | {"random": self._random}, header)
+        save_checkpoint(self.path, tensors, header)
 
     def _load(self) -> None:
         tensors, header = load_checkpoint(self.path)
-        groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "state": {}}
-        self._random = tensors.pop("random")
-        for name, tensor in tensors.items():
-            group, _, rest = name.partition(".")
-            groups[group][rest] = tensor
-        self.model.load_state_dict(groups["model"])
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in groups["optimizer"].items():
-            place, _, key = name.partition(".")
-            moments.setdefault(int(place), {})[key] = tensor
-        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
+        restore_state(tensors, model=self.model, optimizer=self._optimizer)
+        self._random = tensors["random"]
         self._step, self.history = header["step"], header["history"]
-        self._state = (groups["state"]["0"], groups["state"]["1"]) if groups["state"] else None
+        self._state = (tensors["state.0"], tensors["state.1"]) if "state.0" in tensors else None

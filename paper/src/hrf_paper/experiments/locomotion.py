@@ -13,11 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy import stats
 
 from hrf.report import number
-from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table, scaled_down
-from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
+from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Runs, Table
+from hrf_paper.experiments.plotting import GREY, bare, canvas, headline, note
 from hrf_paper.requirements import require
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ RUNS = 5
 
 # Train a policy per method and run, walk over unseen stones, and keep what one of them looks at.
 
-HYBRID = "HRF-A (8,8)"
-METHODS = ("exact", "FAVOR+ 256", "FAVOR+ small", HYBRID, "Trig small", "uniform", "blind")
+HYBRID, _BASELINE, _SMALL = "HRF-A (8, 8)", "FAVOR+ 256", ("FAVOR+ 58", "Trig 58")
+METHODS = ("exact", _BASELINE, _SMALL[0], HYBRID, _SMALL[1], "uniform", "blind")
 FRAMES = f"frames, {HYBRID}"
 _FIRST_FIELD = 1_000  # seeds of the unseen fields
 _FRAMES = 6
@@ -41,17 +40,7 @@ _FRAMES = 6
 
 @dataclass(frozen=True)
 class TrainingSizes:
-    """Iterations of a training; the other sizes are those of `hrf_paper.locomotion.LocomotionTraining`.
-
-    Attributes:
-        rehearsals: iterations without the simulation.
-        walks: iterations of walks after them.
-        rehearsal_pairs: antithetic pairs per iteration of the former.
-        walk_pairs: antithetic pairs per iteration of the latter.
-        walk_distance: metres of a walk.
-        judge_every: iterations between points of a curve.
-        judged_fields: fields per point.
-    """
+    """Sizes of `hrf_paper.locomotion.LocomotionTraining`, which documents them."""
 
     rehearsals: int = 40
     walks: int = 3
@@ -169,7 +158,7 @@ QUICK = replace(
         judge_every=2,
         judged_fields=1,
     ),
-    methods=("exact", "FAVOR+ 256", HYBRID, "blind"),
+    methods=("exact", _BASELINE, HYBRID, "blind"),
     runs=1,
     fields=2,
 )
@@ -178,42 +167,21 @@ QUICK = replace(
 # Outcomes of a method over its runs, and frames of an episode, out of the parts.
 
 
-class Outcome(NamedTuple):
-    """A method after training.
+@dataclass(frozen=True)
+class Outcome(Runs):
+    """A method after training: mean return over the unseen fields, one number per run that did not diverge.
 
     Attributes:
-        returns: mean return over the unseen fields, one number per run that did not diverge.
         crossed: share of the unseen fields that were crossed, likewise.
         diverged: the number of runs that were not finite.
         flops: per decision.
         ranking_flops: per decision, of the ranking alone.
     """
 
-    returns: list[float]
     crossed: list[float]
     diverged: int
     flops: int
     ranking_flops: int
-
-    @property
-    def mean(self) -> float:
-        """The mean return over runs; NaN if all diverged."""
-        return statistics.fmean(self.returns) if self.returns else math.nan
-
-    @property
-    def half_width(self) -> float:
-        """Half of the 95 % interval of the mean return over runs; NaN for fewer than two runs."""
-        if (n := len(self.returns)) < 2:
-            return math.nan
-        return float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(self.returns) / math.sqrt(n)
-
-    @property
-    def text(self) -> str:
-        """The mean return, with its interval if there is one."""
-        if not self.returns:
-            return "diverged"
-        spread = "" if math.isnan(self.half_width) else f" ± {self.half_width:.2f}"
-        return f"{self.mean:.2f}{spread}"
 
     @property
     def share(self) -> str:
@@ -227,6 +195,7 @@ def outcome(settings: LocomotionSettings, results: Results, method: str) -> Outc
     whole = [part for part in found if not part["diverged"]]
     return Outcome(
         [statistics.fmean(part["returns"]) for part in whole],
+        2,
         [statistics.fmean(part["crossed"]) for part in whole],
         len(found) - len(whole),
         found[0]["flops"],
@@ -271,7 +240,7 @@ def frames(results: Results) -> list[Frame]:
 
 def tables(settings: LocomotionSettings, results: Results) -> list[Table]:
     """Show what each method reaches, and what a decision costs."""
-    return [_reached(settings, results), *scaled_down(settings, FULL)]
+    return [_reached(settings, results)]
 
 
 def _reached(settings: LocomotionSettings, results: Results) -> Table:
@@ -298,16 +267,14 @@ def _reached(settings: LocomotionSettings, results: Results) -> Table:
         ("attention", "FLOPs", "ranking alone", "return", "crossed", "diverged", "CPU seconds"),
         rows,
         caption="FLOPs per decision. A return of about 4 is a field that is crossed without a step beside the stones; "
-        '± is the 95 % interval of the mean over runs. "uniform" reads all patches, "blind" none. "FAVOR+ small" and '
-        '"Trig small" have as many features as the FLOPs of HRF-A (8,8) allow. CPU seconds are those of one training.',
+        '± is the 95 % interval of the mean over runs. "uniform" reads all patches, "blind" none. FAVOR+ 58 and Trig '
+        "58 have as many projections as the FLOPs of HRF-A (8, 8) allow. CPU seconds are those of one training.",
     )
 
 
 # The paper's statements on the step-stone task, judged by returns on unseen fields and FLOPs per decision.
 
-_BASELINE = "FAVOR+ 256"
 _SIMILAR = 0.95
-_SMALL = ("FAVOR+ small", "Trig small")
 
 
 def claims(settings: LocomotionSettings, results: Results) -> list[Claim]:
@@ -322,7 +289,7 @@ def claims(settings: LocomotionSettings, results: Results) -> list[Claim]:
 def _quality(found: dict[str, Outcome]) -> Claim:
     hybrid, baseline = found[HYBRID], found[_BASELINE]
     ratio = baseline.flops / hybrid.flops
-    similar = bool(hybrid.returns) and not hybrid.mean < _SIMILAR * baseline.mean
+    similar = bool(hybrid.values) and not hybrid.mean < _SIMILAR * baseline.mean
     half = (baseline.flops - baseline.ranking_flops + baseline.ranking_flops / 2) / hybrid.flops
     return Claim(
         claim="The angular hybrid with m = n = 8 is as good as FAVOR+ with 256 projections, with 3 times fewer FLOPs.",
@@ -343,7 +310,7 @@ def _quality(found: dict[str, Outcome]) -> Claim:
 def _diverges(settings: LocomotionSettings, found: dict[str, Outcome]) -> Claim:
     names = [name for name in _SMALL if name in found]
     blind = found["blind"].mean
-    failed = {name: found[name].diverged + sum(r <= blind for r in found[name].returns) for name in names}
+    failed = {name: found[name].diverged + sum(r <= blind for r in found[name].values) for name in names}
     listed = "; ".join(
         f"{name}: {found[name].diverged} of {settings.runs} runs not finite, return {found[name].text}, "
         f"{found[name].share} crossed"
@@ -394,7 +361,7 @@ def _needs_sight(found: dict[str, Outcome]) -> Claim:
         for name, o in found.items()
         if name in ("exact", "uniform", "blind")
     )
-    best = max(found, key=lambda name: found[name].mean if found[name].returns else -math.inf)
+    best = max(found, key=lambda name: found[name].mean if found[name].values else -math.inf)
     return Claim(
         claim="Does the task need sight, and does it need attention?",
         paper="not asked",
@@ -417,30 +384,30 @@ def _cheapest(found: dict[str, Outcome]) -> Claim:
 
 
 def _listed(found: Outcome) -> str:
-    return ", ".join(f"{value:.2f}" for value in found.returns)
+    return ", ".join(f"{value:.2f}" for value in found.values)
 
 
 # Training curves with bands, returns against FLOPs, and frames with what was masked out in red.
 
 _COLOURS = {
     "exact": "#000000",
-    "FAVOR+ 256": "#D55E00",
-    "FAVOR+ small": "#E69F00",
+    _BASELINE: "#D55E00",
+    _SMALL[0]: "#E69F00",
     HYBRID: "#009E73",
-    "Trig small": "#0072B2",
+    _SMALL[1]: "#0072B2",
     "uniform": "#CC79A7",
     "blind": "#999999",
 }
-_CROWD = ("FAVOR+ small", HYBRID, "Trig small")
+_CROWD = (HYBRID, *_SMALL)
 
 
 def figure(settings: LocomotionSettings, results: Results) -> Figure:
     """Draw two panels, and the frames below them."""
-    hybrid, baseline = (outcome(settings, results, name) for name in (HYBRID, "FAVOR+ 256"))
+    hybrid, baseline = (outcome(settings, results, name) for name in (HYBRID, _BASELINE))
     drawing = canvas(13.5, 8.4)
     headline(
         drawing,
-        f"{HYBRID} returns {hybrid.mean:.2f} and FAVOR+ 256 {baseline.mean:.2f}, "
+        f"{HYBRID} returns {hybrid.mean:.2f} and {_BASELINE} {baseline.mean:.2f}, "
         f"for {baseline.flops / hybrid.flops:.1f} times the FLOPs",
         f"Laikago on stepping stones; runs per method: {settings.runs}; curves: unseen fields while training, bands "
         "from the worst run to the best;\nright: unseen fields of 4 m after training, one dot per run; below: front "
@@ -483,25 +450,16 @@ def _draw_costs(axes: Axes, settings: LocomotionSettings, results: Results) -> N
     axes.text(
         0.01, found["blind"].mean, "blind", transform=axes.get_yaxis_transform(), color=GREY, va="bottom"
     )
-    shown = [name for name in found if name != "blind" and found[name].returns]
+    shown = [name for name in found if name != "blind" and found[name].values]
     # Methods of the hybrid's FLOPs stand above each other, and so do their labels.
     crowd = sorted((name for name in shown if name in _CROWD), key=lambda name: found[name].mean)
     for name in shown:
         o, colour = found[name], _COLOURS[name]
-        axes.plot([o.flops] * len(o.returns), o.returns, "o", color=colour, alpha=0.6)
+        axes.plot([o.flops] * len(o.values), o.values, "o", color=colour, alpha=0.6)
         axes.plot([o.flops], [o.mean], "_", color=colour, markersize=22, markeredgewidth=2.5)
         x, side = (16, "left") if name in crowd or name == "uniform" else (-16, "right")
         y = 13 * (crowd.index(name) - 1) if name in crowd else 12
-        axes.annotate(
-            name,
-            (o.flops, o.mean),
-            xytext=(x, y),
-            textcoords="offset points",
-            ha=side,
-            va="center",
-            color=colour,
-            size=9,
-        )
+        note(axes, name, (o.flops, o.mean), (x, y), colour, ha=side, va="center")
 
 
 def _draw_frame(axes: Axes, frame: Frame) -> None:

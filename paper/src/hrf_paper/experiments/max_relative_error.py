@@ -30,7 +30,7 @@ from hrf_paper.experiments.estimators import (
     root_and_error,
 )
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
-from hrf_paper.experiments.plotting import GREY, PALETTE, bare, canvas, headline, log_axis
+from hrf_paper.experiments.plotting import GREY, PALETTE, bare, canvas, headline, log_axis, note
 
 # Exact largest errors, bounds, and errors over draws.
 
@@ -175,8 +175,7 @@ def _smaller(settings: MaxRelativeErrorSettings, results: Results) -> Claim:
         claim="The angular hybrid has a smaller largest error than either base (Section 3).",
         paper="smaller",
         ours=f"at most {max(shares):.3f} of theirs",
-        matched=sum(share < 1 for share in shares),
-        total=len(shares),
+        hits=[share < 1 for share in shares],
         cases="radii and n",
         matching="equal m",
         sentence=f"For r from 1 to {settings.largest_radius:g} and n of {_listed(settings.n_coefficient_projections)} "
@@ -216,8 +215,7 @@ def _slope(settings: MaxRelativeErrorSettings, results: Results) -> Claim:
         claim="The largest error scales as e^{2r²}/r in r (Section 3).",
         paper="slope −1",
         ours=", ".join(f"{slope:.2f} (n = {n})" for n, slope in slopes.items()),
-        matched=sum(slope < _SLOPE for slope in slopes.values()),
-        total=len(slopes),
+        hits=[slope < _SLOPE for slope in slopes.values()],
         cases="slopes",
         criterion=f"below {_SLOPE:g}",
         matching="equal m",
@@ -233,8 +231,7 @@ def _limits(settings: MaxRelativeErrorSettings, results: Results) -> Claim:
         claim="ε/√θ tends to W(r)/√(2πmn) as θ → 0, and ε/√(π − θ) as θ → π (Theorem 3.5).",
         paper="W(r)/√(2πmn)",
         ours=f"the same to {max(gaps):.0e}",
-        matched=sum(gap < _LIMIT for gap in gaps),
-        total=len(gaps),
+        hits=[gap < _LIMIT for gap in gaps],
         cases="limits",
         criterion=f"within {_LIMIT:g} of the limit",
         sentence=f"At {SMALL_ANGLE:g} from either end, and r = 1.5, the ratio differs from the limit by "
@@ -249,8 +246,7 @@ def _closed_forms(settings: MaxRelativeErrorSettings, results: Results) -> Claim
         claim="The exact errors are the errors of the estimator (draws against closed forms).",
         paper="Theorem 3.1, Lemma 3.2",
         ours=f"within {max(gaps):.1f} standard errors",
-        matched=sum(gap <= CLOSE for gap in gaps),
-        total=len(gaps),
+        hits=[gap <= CLOSE for gap in gaps],
         cases="errors",
         criterion=f"within {CLOSE:g} standard errors",
         sentence=f"In {settings.draws:,} draws at each of the radii {_listed(f'{r:g}' for r in settings.drawn_radii)} "
@@ -332,15 +328,7 @@ def _draw_ratios(axes: Axes, settings: MaxRelativeErrorSettings, results: Result
 
 def _mark(axes: Axes, crossing: float, colour: str) -> None:
     axes.plot([crossing], [1], "o", color=colour, markersize=6, zorder=3)
-    axes.annotate(
-        f"{crossing:.2f}",
-        (crossing, 1),
-        (-4, 5),
-        textcoords="offset points",
-        ha="right",
-        size=9,
-        color=colour,
-    )
+    note(axes, f"{crossing:.2f}", (crossing, 1), (-4, 5), colour, ha="right")
 
 
 EXPERIMENT = Experiment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,6 +53,13 @@ def angle_axis(axes: Axes, label: bool = True) -> None:
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "π/4", "π/2", "3π/4", "π"])
     if label:
         axes.set_xlabel("angle θ between x and y")
+
+
+def note(
+    axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], colour: str, **style: Any
+) -> None:
+    """Write a text at an offset in points from a point of the data; ``style`` has its alignment."""
+    axes.annotate(text, point, offset, textcoords="offset points", color=colour, size=9, **style)
 
 
 def log_axis(axes: Axes) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from hrf.report import number
 from hrf_paper import datasets
 from hrf_paper.datasets import Corpus, batches
-from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table, scaled_down
+from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
 from hrf_paper.experiments.language_model import Draws, Trainer, Training
 from hrf_paper.experiments.plotting import COLOURS, bare, canvas, headline, log_axis
 
@@ -174,7 +174,6 @@ def tables(settings: SampledSoftmaxSettings, results: Results) -> list[Table]:
             ("proposal", "uniform", "softmax"),
             near,
         ),
-        *scaled_down(settings, FULL),
     ]
 
 
@@ -194,8 +193,15 @@ _ALIKE = 0.02  # relative difference up to which perplexities are alike, however
 
 def claims(settings: SampledSoftmaxSettings, results: Results) -> list[Claim]:
     """Judge the appendix on language modelling with hybrids."""
-    judged = (_alike, _over_trigonometric, _over_uniform, _exact, _maps, _radius)
-    return [claim(settings, results) for claim in judged]
+    rivals = [name for name in MAPS if name != "trigonometric"]
+    words = "FAVOR+ and hybrids are better than trigonometric features."
+    over_uniform = "All random features are better than uniform draws."
+    return [
+        _alike(settings, results),
+        _better(settings, results, rivals, "trigonometric", claim=words, than="trigonometric features"),
+        _better(settings, results, list(MAPS), "uniform", claim=over_uniform, than="uniform draws"),
+        *(claim(settings, results) for claim in (_exact, _maps, _radius)),
+    ]
 
 
 def _gap(settings: SampledSoftmaxSettings, results: Results, first: str, second: str) -> tuple[float, float]:
@@ -229,29 +235,6 @@ def _alike(settings: SampledSoftmaxSettings, results: Results) -> Claim:
         matching="m·n = D",
         sentence=f"After {settings.training.epochs} epochs the mean perplexities of {settings.seeds} runs are {listed}"
         f": {spread:.1%} from the best to the worst. More than {_CLEAR:g} standard errors lie between {named}.",
-    )
-
-
-def _over_trigonometric(settings: SampledSoftmaxSettings, results: Results) -> Claim:
-    rivals = [name for name in MAPS if name != "trigonometric"]
-    return _better(
-        settings,
-        results,
-        rivals,
-        "trigonometric",
-        claim="FAVOR+ and hybrids are better than trigonometric features.",
-        than="trigonometric features",
-    )
-
-
-def _over_uniform(settings: SampledSoftmaxSettings, results: Results) -> Claim:
-    return _better(
-        settings,
-        results,
-        list(MAPS),
-        "uniform",
-        claim="All random features are better than uniform draws.",
-        than="uniform draws",
     )
 
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from hrf.report import number
 from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS
-from hrf_paper.experiments.experiment import Claim, Experiment, Results, Table, scaled_down
+from hrf_paper.experiments.experiment import Claim, Experiment, Results, Table
 from hrf_paper.experiments.language_model import Draws, Training
 from hrf_paper.experiments.plotting import COLOURS, GREY, bare, canvas, headline, log_axis
 from hrf_paper.experiments.softmax_metrics_measure import (
@@ -463,33 +463,13 @@ def _draw_estimator(axes: Any, settings: SoftmaxMetricsSettings, name: str, foun
     axes.fill_between(settings.features, low, high, color=_COLOURS[name], alpha=0.2, linewidth=0)
 
 
-def experiment(
-    name: str,
-    title: str,
-    source: str,
-    *,
-    full: SoftmaxMetricsSettings,
-    scaled: SoftmaxMetricsSettings,
-    quick: SoftmaxMetricsSettings,
-) -> Experiment[SoftmaxMetricsSettings]:
-    """Return the experiment on one text."""
-
-    def all_tables(settings: SoftmaxMetricsSettings, results: Results) -> list[Table]:
-        return [*tables(settings, results), *scaled_down(settings, full)]
-
-    return Experiment(
-        name=name,
-        title=title,
-        source=source,
-        full=full,
-        scaled=scaled,
-        quick=quick,
-        parts=parts,
-        tables=all_tables,
-        claims=claims,
-        figure=figure,
-        needs=("sklearn",),
-    )
+_SHARED: dict[str, Any] = {
+    "parts": parts,
+    "tables": tables,
+    "claims": claims,
+    "figure": figure,
+    "needs": ("sklearn",),
+}
 
 
 # Softmax distributions of a language model on Penn Treebank, beside the paper's table.
@@ -504,7 +484,7 @@ _QUICK_PENN_TREEBANK = Training(
     dropout=0.2,
 )
 
-PENN_TREEBANK = experiment(
+PENN_TREEBANK = Experiment(
     name="ptb-metrics",
     title="Softmax distributions of a language model on Penn Treebank",
     source="Section 4.3, Appendix on language modelling",
@@ -512,6 +492,7 @@ PENN_TREEBANK = experiment(
     full=SoftmaxMetricsSettings(Training("penn_treebank", width=200, epochs=50), queries=1024),
     scaled=SoftmaxMetricsSettings(Training("penn_treebank", width=200, epochs=8, learning_rate=2e-3)),
     quick=SoftmaxMetricsSettings(_QUICK_PENN_TREEBANK, features=(64, 128), queries=32, fitted=256, redraws=3),
+    **_SHARED,
 )
 
 
@@ -541,11 +522,12 @@ _QUICK_WIKITEXT2 = Training(
     **_COMMON,
 )
 
-WIKITEXT2 = experiment(
+WIKITEXT2 = Experiment(
     name="wikitext2-metrics",
     title="Softmax distributions of a language model on WikiText-2",
     source="Appendix on language modelling",
     full=SoftmaxMetricsSettings(Training("wikitext2", width=650, epochs=50, **_COMMON), queries=1024),
     scaled=SoftmaxMetricsSettings(_SCALED, queries=128),
     quick=SoftmaxMetricsSettings(_QUICK_WIKITEXT2, features=(64, 128), queries=16, fitted=256, redraws=3),
+    **_SHARED,
 )

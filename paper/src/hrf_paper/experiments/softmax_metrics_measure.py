@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 import hrf
+from hrf import catalogue
 from hrf_paper import datasets
 from hrf_paper.datasets import Corpus, batches
 from hrf_paper.experiments.estimators import BASES, HYBRIDS, MATCHINGS, Estimator, matched
@@ -251,20 +252,17 @@ class _Lab:
     def fitted(self, name: str, features: int, generator: Generator) -> hrf.FeatureMap:
         """Build a fitted map with D projections, or D clusters per side."""
         x, y = self.other_queries, self.other_keys
-        drawn: dict[str, Any] = {"n_projections": features, "generator": generator}
-        if name == "FAVOR++":
-            return hrf.OptimalPositive(self.training.width, **drawn).fit(x, y)
-        if name == "FAVOR#":
-            return hrf.DenseExponential(self.training.width, **drawn).fit(x, y)
         if name == "fitted":
-            return hrf.Exponential.fit(x, y, matrix="real-full", **drawn)
+            return hrf.Exponential.fit(x, y, matrix="real-full", n_projections=features, generator=generator)
+        c = self.settings.clusters
         common: dict[str, Any] = {"matrix": "real-full", "seed": self.settings.seed}
-        if name == "separable":
-            return hrf.ClusteredHybrid.fit(x, y, n_clusters=(features,) * 2, base="separable", **common)
-        clusters = (self.settings.clusters,) * 2
-        return hrf.ClusteredHybrid.fit(
-            x, y, n_clusters=clusters, base="shifted", features="dense", **common, **drawn
-        )
+        named, options = {
+            "FAVOR++": (f"FAVOR++ {features}", {}),
+            "FAVOR#": (f"FAVOR# {features}", {}),
+            "clustered": (f"shifted ({c}, {c}) {features}", common | {"features": "dense"}),
+            "separable": (f"separable ({features}, {features})", common),
+        }[name]
+        return catalogue.build(named, self.training.width, queries=x, keys=y, generator=generator, **options)
 
     # Parts.
 

@@ -14,6 +14,7 @@ from hrf_paper.locomotion.evolution import workers
 from hrf_paper.locomotion.policy import METHODS, PolicyConfig
 from hrf_paper.locomotion.replay import TRAINED, Look, kept_shares, looks, picture_of
 from hrf_paper.locomotion.training import LocomotionTrainer, LocomotionTraining, load_policy
+from hrf_paper.requirements import run_command
 from hrf_paper.robots import write_gif
 
 _FRAMES_PER_SECOND = 5
@@ -22,13 +23,7 @@ _SHIFTED = 0.03
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 2 if something is wrong with the arguments or files."""
-    arguments = _parser().parse_args(argv)
-    try:
-        arguments.run(arguments)
-    except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
-        print(f"hrf_paper.locomotion: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,7 +30,6 @@ from hrf_paper.locomotion.terrain import (
     StoneField,
     depth_images,
     draw_stones,
-    nearest_ground,
     off_stone,
 )
 from hrf_paper.robots import BulletClient
@@ -43,7 +42,6 @@ from hrf_paper.robots import BulletClient
 Array = NDArray[np.float64]
 
 MOTORS = (0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14)
-TOES = (3, 7, 11, 15)
 _AWAY = (0.0, 0.0, -9.0)
 _STONE_COLOUR = (0.6, 0.62, 0.65, 1.0)
 # Feet of a robot that stands, in the frame of the trunk.
@@ -306,12 +304,6 @@ class Walker:
         """Whether the trunk is low or tilted."""
         roll, pitch, _ = self.world.attitude
         return bool(self.world.position[2] < _LOW or max(abs(roll), abs(pitch)) > _TILTED)
-
-
-def oracle(walker: Walker, margin: float = 0.03) -> Array:
-    """Return the smallest shifts ``(2,)`` in metres that bring the next footholds onto stones, which it knows."""
-    footholds = walker.footholds()
-    return nearest_ground(walker.stones, footholds, margin) - footholds
 
 
 # ``hrf/StepStones-v0``: Laikago walks over stepping stones that it sees through two depth cameras.

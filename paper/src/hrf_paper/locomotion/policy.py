@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 import hrf
+from hrf import catalogue
 from hrf_paper.locomotion.environment import LARGEST_SHIFT
 from hrf_paper.locomotion.terrain import HEIGHT, N_CAMERAS, WIDTH, ground_points
 
@@ -69,43 +69,24 @@ Plain = Literal["exact", "uniform", "blind"]
 Method = Plain | hrf.FeatureMap
 _PLAIN: tuple[Plain, ...] = ("exact", "uniform", "blind")
 
-_Builder = Callable[[int, Generator], hrf.FeatureMap]
-
-
-def _within(kind: Callable[..., hrf.FeatureMap], dim: int, generator: Generator) -> hrf.FeatureMap:
-    """Return the largest map whose ranking costs no more FLOPs than with the angular hybrid."""
-    budget = _per_patch(_angular(dim, Generator()))
-    sizes = range(1, 257)
-    fitting = [m for m in sizes if _per_patch(kind(dim, n_projections=m, generator=Generator())) <= budget]
-    return kind(dim, n_projections=fitting[-1], generator=generator)
-
-
-def _angular(dim: int, generator: Generator) -> hrf.FeatureMap:
-    return hrf.AngularHybrid(dim, n_projections=8, n_coefficient_projections=8, generator=generator)
-
-
-# Numbers are the paper's random projections: rows ω, each of which gives FAVOR+ two features.
-_MAPS: dict[str, _Builder] = {
-    "FAVOR+ 256": lambda dim, generator: hrf.Positive(dim, n_projections=256, generator=generator),
-    "FAVOR+ small": lambda dim, generator: _within(hrf.Positive, dim, generator),
-    "HRF-A (8,8)": _angular,
-    "Trig small": lambda dim, generator: _within(hrf.Trigonometric, dim, generator),
-}
-METHODS = ("exact", *_MAPS, "uniform", "blind")
+# Names of maps are those of `hrf.catalogue`: a number is m, the number of projections. With 58 of them, FAVOR+ and
+# trigonometric features of 8 numbers cost no more FLOPs than the angular hybrid.
+HYBRID, REGULAR = "HRF-A (8, 8)", "FAVOR+ 256"
+SMALL = ("FAVOR+ 58", "Trig 58")
+METHODS = ("exact", REGULAR, SMALL[0], HYBRID, SMALL[1], "uniform", "blind")
 
 
 def build(name: str, dim: int, generator: Generator) -> Method:
     """Return a method by its name: a map for vectors of ``dim`` numbers, or what needs no map.
 
-    "FAVOR+ small" and "Trig small" cost no more FLOPs than "HRF-A (8,8)". "uniform" keeps all patches, and "blind" sees
-    none.
+    "uniform" keeps all patches, and "blind" sees none.
     """
-    if name in _MAPS:
-        return _MAPS[name](dim, generator)
     for plain in _PLAIN:
         if name == plain:
             return plain
-    raise ValueError(f"method is {name!r}; expected one of {', '.join(METHODS)}")
+    if name not in METHODS:
+        raise ValueError(f"method is {name!r}; expected one of {', '.join(METHODS)}")
+    return catalogue.build(name, dim, generator=generator)
 
 
 def attention_received(queries: Tensor, keys: Tensor, method: Literal["exact"] | hrf.FeatureMap) -> Tensor:
@@ -166,7 +147,7 @@ class PolicyConfig:
         seed: of the first weights and of the random features.
     """
 
-    method: str = "HRF-A (8,8)"
+    method: str = HYBRID
     patch: tuple[int, int] = (2, 8)
     dim: int = 8
     kept: int = 32

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ from hrf_paper.locomotion.evolution import Evolution, Mapped, directions, start,
 from hrf_paper.locomotion.legs import HIPS
 from hrf_paper.locomotion.policy import ImplicitAttentionPolicy, PixelMoments, PolicyConfig
 from hrf_paper.locomotion.terrain import StoneField, depth_images, draw_stones, off_stone
-from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_path, load_checkpoint, save_checkpoint
 
 # Returns of parameters: of walks in the simulation, and of rehearsed decisions without it.
 #
@@ -169,12 +167,6 @@ class LocomotionTraining:
             raise ValueError(
                 f"rehearsals is {self.rehearsals} and walks is {self.walks}; expected at least one iteration"
             )
-        if min(self.rehearsal_pairs, self.walk_pairs, self.judge_every, self.judged_fields) < 1:
-            raise ValueError("pairs, judge_every and judged_fields have to be at least 1")
-        if not (self.deviation > 0 and self.learning_rate > 0):
-            raise ValueError(
-                f"deviation is {self.deviation} and learning_rate is {self.learning_rate}; expected positive numbers"
-            )
 
     @property
     def iterations(self) -> int:
@@ -274,8 +266,7 @@ class LocomotionTrainer:
         report: Callable[[str], None] | None = None,
     ) -> None:
         self.training, self._mapped, self._report = training, mapped, report
-        text = json.dumps(asdict(training), sort_keys=True)
-        self.path = checkpoint_folder() / f"locomotion-{sha256(text.encode()).hexdigest()[:16]}.safetensors"
+        self.path = checkpoint_path("locomotion", asdict(training))
         self._state = start(_policy(training.policy).first_parameters())
         self._moments = PixelMoments()
         self.history: list[dict[str, float]] = []

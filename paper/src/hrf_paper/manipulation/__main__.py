@@ -10,21 +10,14 @@ from pathlib import Path
 from hrf.report import folder
 from hrf_paper.manipulation import NEEDS
 from hrf_paper.manipulation.scene import STEPS
-from hrf_paper.requirements import require
+from hrf_paper.requirements import require, run_command
 
 _POLICIES = ("exact", "angular")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 2 if something is wrong with the arguments or files."""
-    arguments = _parser().parse_args(argv)
-    try:
-        require("the sweeping robot", (*NEEDS, "PIL"))
-        _replay(arguments)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        print(f"hrf_paper.manipulation: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,10 +30,12 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--steps", type=int, default=STEPS, help="longest episode")
     shown.add_argument("--gif", type=Path, default=Path("results/sweeping.gif"))
     shown.add_argument("--frames", type=Path, help="a PNG of six frames, beside the GIF")
+    shown.set_defaults(run=_replay)
     return parser
 
 
 def _replay(arguments: argparse.Namespace) -> None:
+    require("the sweeping robot", (*NEEDS, "PIL"))
     from PIL import Image
 
     from hrf_paper.manipulation.cloning import Search, policy_path, replay, strip

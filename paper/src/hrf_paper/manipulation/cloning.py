@@ -138,12 +138,6 @@ class Search:
     samples: int = 512
     rounds: int = 6
 
-    def __post_init__(self) -> None:
-        if self.samples < 1 or self.rounds < 1:
-            raise ValueError(
-                f"a search has {self.samples} samples and {self.rounds} rounds; expected at least one of each"
-            )
-
 
 @dataclass(frozen=True)
 class Episodes:
@@ -213,7 +207,7 @@ def _environment(number: int, image_size: int) -> SweepingEnv:
 
 # Replay a trained policy on an unseen start, with the places that it looks at, as frames.
 
-POLICIES = {"exact": "exact", "angular": "HRF-A (8,8)"}  # committed policies, and their attention
+POLICIES = {"exact": "exact", "angular": "HRF-A (8, 8)"}  # committed policies, and their attention
 _SIZE = 256
 _WHITE = (255, 255, 255)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +21,13 @@ from hrf_paper.manipulation.scene import (
     LARGEST_CHANGE,
     LOWERED,
     LOWEST_POSE,
+    N_BALLS,
     RAISED,
     STEPS,
     Array,
     Drawing,
 )
-from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_path, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from hrf_paper.manipulation.environment import SweepingTable
@@ -94,9 +93,9 @@ _NEARBY = 0.5  # share of the arms in the air that are about to go down
 _ON_TABLE = 0.25  # share of the arms that push
 
 
-def random_scene(rng: Generator, n_balls: int = 12) -> tuple[Array, Array]:
+def random_scene(rng: Generator) -> tuple[Array, Array]:
     """Draw balls ``(n, 3)``, in heaps, scattered or delivered, and poses ``(2, 6)`` that arms were told to take."""
-    balls = np.concatenate([_half(rng, side, n_balls // 2) for side in (-1, 1)])
+    balls = np.concatenate([_half(rng, side, N_BALLS // 2) for side in (-1, 1)])
     poses = rng.uniform(LOWEST_POSE, HIGHEST_POSE)
     poses[:, 3:] = rng.normal(0, 0.02, (2, 3)) * (1 if rng.random() < 0.7 else 5)
     poses[:, 2] = np.where(rng.random(2) < 0.6, RAISED, poses[:, 2])
@@ -161,12 +160,6 @@ class DemonstrationSettings:
     pupil_steps: int = 600
     pupil_episodes: int = 120
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.episodes < 1 or self.steps < 1:
-            raise ValueError(
-                f"there are {self.episodes} episodes of {self.steps} steps; expected at least one of each"
-            )
 
 
 @dataclass(frozen=True)
@@ -255,8 +248,7 @@ def demonstrations(
 
 def kept(name: str, identity: dict[str, Any], make: Callable[[], Demonstrations]) -> Demonstrations:
     """Read the examples of this name and identity, which JSON can hold, or make and keep them."""
-    digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    path = checkpoint_folder() / f"sweeping-{name}-{digest}.safetensors"
+    path = checkpoint_path(f"sweeping-{name}", identity)
     if not path.exists():
         save_checkpoint(path, vars(make()), identity)
     return Demonstrations(**load_checkpoint(path)[0])

@@ -24,6 +24,7 @@ from hrf_paper.manipulation.scene import (
     HOME,
     LARGEST_CHANGE,
     LOWEST_POSE,
+    N_BALLS,
     PADDLE,
     STEPS,
     TABLE,
@@ -156,18 +157,12 @@ _HEAPS = 4  # two in each half of the table
 class SweepingTable:
     """The world of one episode.
 
-    Args:
-        n_balls: number of balls.
-
     Attributes:
         wanted: poses that the arms were told to take, ``(2, 6)``.
     """
 
-    def __init__(self, n_balls: int = 12) -> None:
-        if n_balls < 1:
-            raise ValueError(f"n_balls is {n_balls}; expected at least 1")
+    def __init__(self) -> None:
         self.world = BulletClient()
-        self._n_balls = n_balls
         self._build()
 
     def _build(self) -> None:
@@ -178,7 +173,7 @@ class SweepingTable:
         self.world.setPhysicsEngineParameter(numSolverIterations=30, deterministicOverlappingPairs=1)
         self._build_furniture()
         self.arms = [Arm(self.world, *place, home) for place, home in zip(ARMS, HOME, strict=True)]
-        self._balls = [self._ball() for _ in range(self._n_balls)]
+        self._balls = [self._ball() for _ in range(N_BALLS)]
         self.wanted = HOME.copy()
 
     def reset(self, rng: Generator) -> None:
@@ -295,7 +290,6 @@ class SweepingEnv(gymnasium.Env[Any, NDArray[np.float32]]):
         render_mode: ``"rgb_array"`` or ``None``.
         image_size: pixels per side of the image; the paper has 500.
         steps: length of an episode.
-        n_balls: number of balls, in four heaps.
         camera: ``"drawn"``, from straight above, or ``"rendered"``, by Bullet from behind the bowls, about twenty times
             as slow.
     """
@@ -308,7 +302,6 @@ class SweepingEnv(gymnasium.Env[Any, NDArray[np.float32]]):
         *,
         image_size: int = IMAGE_SIZE,
         steps: int = STEPS,
-        n_balls: int = 12,
         camera: str = "drawn",
     ) -> None:
         if camera not in CAMERAS:
@@ -319,7 +312,7 @@ class SweepingEnv(gymnasium.Env[Any, NDArray[np.float32]]):
             raise ValueError(f"render_mode is {render_mode!r}; expected 'rgb_array' or None")
         self.render_mode, self._steps, self._camera = render_mode, steps, camera
         self._drawing = Drawing(image_size)
-        self.table = SweepingTable(n_balls)
+        self.table = SweepingTable()
         self._step = 0
         low, high = (limit.ravel().astype(np.float32) for limit in (LOWEST_POSE, HIGHEST_POSE))
         self.observation_space = spaces.Dict(

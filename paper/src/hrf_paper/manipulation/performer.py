@@ -13,43 +13,44 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 import hrf
+from hrf import catalogue
 from hrf.advice.errors import map_flops
 from hrf_paper.manipulation.scene import HIGHEST_POSE, LOWEST_POSE, VIEW
 
 # Attention methods by name, all with queries and keys of length one (paper, appendix on robotics).
 #
-# A name's numbers are the paper's: m and n of the angular hybrid, features of all others. A positive or trigonometric
-# map with m features has m/2 rows ω, each of which gives two features.
+# Names of maps are those of `hrf.catalogue`: a number is m, the number of projections. The paper's FAVOR+ and Trig of
+# size 256 are read as 256 features: 128 projections.
 
 Plain = Literal["exact", "uniform"]
 Maker = Callable[..., hrf.FeatureMap]
+HYBRID, REGULAR = "HRF-A (8, 8)", "FAVOR+ 128"
 
 
-def _at_the_hybrids_flops(dim: int, *, heads: int, generator: Generator | None = None) -> hrf.Positive:
-    """Return the largest positive map whose attention costs no more FLOPs than that of the angular hybrid (8,8)."""
-    most = map_flops(_angular(dim), dim)
-    rows = 1
-    while map_flops(hrf.Positive(dim, n_projections=rows + 1), dim) <= most:
-        rows += 1
-    return hrf.Positive(dim, n_projections=rows, heads=heads, generator=generator)
+def _at_the_hybrids_flops(dim: int, *, heads: int, generator: Generator | None = None) -> hrf.FeatureMap:
+    """Return the largest positive map whose attention costs no more FLOPs than that of the angular hybrid (8, 8)."""
+    # Sizes are tried one by one: each map draws from the global generator, on which weights of stored runs depend.
+    most = map_flops(catalogue.build(HYBRID, dim), dim)
+    m = 1
+    while map_flops(hrf.Positive(dim, n_projections=m + 1), dim) <= most:
+        m += 1
+    return hrf.Positive(dim, n_projections=m, heads=heads, generator=generator)
 
 
-_angular = partial(hrf.AngularHybrid, n_projections=8, n_coefficient_projections=8)
 # Methods by name. "blind" sees no image, so that its attention is idle.
 METHODS: dict[str, Plain | Maker] = {
     "exact": "exact",
-    "FAVOR+ 256": partial(hrf.Positive, n_projections=128),
+    REGULAR: partial(catalogue.build, REGULAR),
     "FAVOR+ equal FLOPs": _at_the_hybrids_flops,
-    "HRF-A (8,8)": _angular,
-    "Trig 256": partial(hrf.Trigonometric, n_projections=128),
+    HYBRID: partial(catalogue.build, HYBRID),
+    "Trig 128": partial(catalogue.build, "Trig 128"),
     "uniform": "uniform",
     "blind": "uniform",
 }
 # Regular features whose sums are divided as they are, without a rule for small or negative denominators.
 DIVIDED: dict[str, Maker] = {
-    f"{name} {features}, divided as is": partial(kind, n_projections=features // 2)
-    for name, kind, sizes in (("FAVOR+", hrf.Positive, (8, 32)), ("Trig", hrf.Trigonometric, (8, 32, 256)))
-    for features in sizes
+    f"{name}, divided as is": partial(catalogue.build, name)
+    for name in ("FAVOR+ 4", "FAVOR+ 16", "Trig 4", "Trig 16", "Trig 128")
 }
 
 

@@ -92,6 +92,7 @@ def is_lost(balls: Array) -> NDArray[np.bool_]:
 # Shapes are given by signed distances, positive outside, and a pixel is covered by as much as its centre is inside, in
 # pixels. Arms are drawn as thin rods from their bases to the paddles, so that they hide few balls.
 
+N_BALLS = 12
 VIEW = (-0.32, -0.26, 0.64)  # smallest x and y of the image, and its extent
 _ROD = 0.006  # half of a rod's width
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from hrf_paper.manipulation.demonstrations import (
     kept,
 )
 from hrf_paper.manipulation.performer import PerformerConfig, VisionPerformer
-from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_path, load_checkpoint, restore_state, save_checkpoint, state_tensors
 
 # Train a policy by implicit behaviour cloning; a training that is interrupted resumes bit for bit.
 #
@@ -119,8 +117,7 @@ class CloneTrainer:
         report: Callable[[str], None] | None = None,
     ) -> None:
         self.training, self._examples, self._report = training, examples, report
-        identity = sha256(json.dumps(asdict(training), sort_keys=True).encode()).hexdigest()[:16]
-        self.path: Path = checkpoint_folder() / f"sweeping-{identity}.safetensors"
+        self.path = checkpoint_path("sweeping", asdict(training))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
             maps = Generator().manual_seed(training.seed)
@@ -223,25 +220,13 @@ class CloneTrainer:
             )
 
     def _save(self) -> None:
-        tensors: dict[str, Tensor] = {f"policy.{k}": v for k, v in self.policy.state_dict().items()}
-        for i, moments in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{k}": v for k, v in moments.items()}
+        tensors = state_tensors(policy=self.policy, optimizer=self._optimizer)
         header = {"training": asdict(self.training), "step": self._step, "history": self.history}
         save_checkpoint(self.path, tensors, header)
 
     def _load(self) -> None:
         tensors, header = load_checkpoint(self.path)
-        moments: dict[int, dict[str, Tensor]] = {}
-        weights = {}
-        for name, tensor in tensors.items():
-            group, _, rest = name.partition(".")
-            if group == "policy":
-                weights[rest] = tensor
-            else:
-                place, _, key = rest.partition(".")
-                moments.setdefault(int(place), {})[key] = tensor
-        self.policy.load_state_dict(weights)
-        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
+        restore_state(tensors, policy=self.policy, optimizer=self._optimizer)
         self._step, self.history = header["step"], header["history"]
 
 

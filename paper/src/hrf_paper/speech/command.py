@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 from hrf.report import folder, png, progress, write
+from hrf_paper.requirements import run_command
 from hrf_paper.speech.audio import RATE, duration, log_mel, read_audio
 from hrf_paper.speech.conformer import CONFIGS
 from hrf_paper.speech.corpora import an4, digit_strings, librispeech, spoken_digits
@@ -33,11 +33,11 @@ _CORPORA: dict[str, Callable[[int], Speech]] = {
 }
 
 
-_DRAWN = ("FAVOR+ 256", "HRF-C (3,3)", "separable (16,16)")
+_DRAWN = ("FAVOR+ 128", "HRF-C (3, 3) 64", "separable (16, 16)")
 _EXAMPLES = """examples:
   hrf-speech train an4 --out an4.safetensors
   hrf-speech train digits --epochs 40 --out digits.safetensors
-  hrf-speech train librispeech --config paper --attention "HRF-C (3,3)" --fit-step 1000 --key-length 1 \\
+  hrf-speech train librispeech --config paper --attention "HRF-C (3, 3) 64" --fit-step 1000 --key-length 1 \\
     --out paper.safetensors
   hrf-speech transcribe seven.wav --checkpoint digits.safetensors --beam 4
   hrf-speech attention --checkpoint an4.safetensors --out attention.png"""
@@ -63,13 +63,7 @@ def transcribe(model: ConformerTransducer, path: Path, *, width: int = 1) -> tup
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 2 if something is wrong with the arguments or files."""
-    arguments = _parser().parse_args(argv)
-    try:
-        arguments.run(arguments)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        print(f"hrf-speech: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:

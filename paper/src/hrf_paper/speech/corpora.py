@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from hrf.report import folder as made
-from hrf_paper.datasets import MissingData, data_folder
+from hrf_paper.datasets import MissingData, checked, data_folder
 from hrf_paper.speech.audio import RATE, log_mel, read_audio, running_log_mel
 from hrf_paper.speech.utterances import Speech, Utterance, normalised
 
@@ -40,13 +40,9 @@ _FILES = {
 }
 
 
-def an4(folder: Path | None = None) -> Speech:
-    """Load AN4.
-
-    Args:
-        folder: the folder with ``an4-mfcc/``; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
-    """
-    files = _read((folder or data_folder()) / "an4-mfcc")
+def an4() -> Speech:
+    """Load AN4 from ``$HRF_DATA/an4-mfcc``."""
+    files = {name: _read(Path("an4-mfcc") / name, digest) for name, digest in _FILES.items()}
     features = _features(files["an4-feat-mfc.tar.gz"])
     train, test = (
         [
@@ -64,19 +60,12 @@ def an4(folder: Path | None = None) -> Speech:
     return Speech(train, test, front_end="cepstra")
 
 
-def _read(folder: Path) -> dict[str, bytes]:
-    """Return the contents of all files, checked."""
-    found = {}
-    for name, expected in _FILES.items():
-        path = folder / name
-        if not path.is_file():
-            raise MissingData(
-                f"{path} is not there; set HRF_DATA to the folder that holds {folder.name}/ with the cepstra of AN4"
-            )
-        found[name] = path.read_bytes()
-        if (received := sha256(found[name]).hexdigest()) != expected:
-            raise ValueError(f"{path} has the SHA-256 {received}; expected {expected}")
-    return found
+def _read(name: Path, digest: str) -> bytes:
+    """Return the contents of a file of the data folder, checked."""
+    path = data_folder() / name
+    if not path.is_file():
+        raise MissingData(f"{path} is not there; set HRF_DATA to the folder that holds {name.parts[0]}/")
+    return checked(path.read_bytes(), str(path), digest)
 
 
 def _features(archive: bytes) -> dict[str, Tensor]:
@@ -138,20 +127,10 @@ class Digit(NamedTuple):
     samples: Tensor
 
 
-def recordings(folder: Path | None = None) -> list[Digit]:
-    """Load all recordings, in the order of their names.
-
-    Args:
-        folder: the folder with ``fsdd-subset/``; ``$HRF_DATA`` by default, or ``~/.cache/hrf``.
-    """
-    path = (folder or data_folder()) / _ARCHIVE
-    if not path.is_file():
-        raise MissingData(f"{path} is not there; set HRF_DATA to the folder that holds {_ARCHIVE.parent}/")
-    content = path.read_bytes()
-    if (received := sha256(content).hexdigest()) != _SHA256:
-        raise ValueError(f"{path} has the SHA-256 {received}; expected {_SHA256}")
+def recordings() -> list[Digit]:
+    """Load all recordings from ``$HRF_DATA/fsdd-subset``, in the order of their names."""
     found = []
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(_read(_ARCHIVE, _SHA256))) as tar:
         for member in sorted(tar.getmembers(), key=lambda member: member.name):
             parts, file = _NAME.fullmatch(member.name), tar.extractfile(member)
             if parts is None or file is None:
@@ -163,33 +142,25 @@ def recordings(folder: Path | None = None) -> list[Digit]:
     return found
 
 
-def spoken_digits(folder: Path | None = None, *, channels: int = 80) -> Speech:
-    """Load the digits, one per utterance.
-
-    Args:
-        folder: as in `recordings`.
-        channels: channels of the features.
-    """
+def spoken_digits(*, channels: int = 80) -> Speech:
+    """Load the digits, one per utterance, with so many channels of features."""
     speech = Speech([], [])
-    for digit in recordings(folder):
+    for digit in recordings():
         side = speech.test if digit.test else speech.train
         side.append(Utterance(digit.name, digit.speaker, log_mel(digit.samples, channels), digit.text))
     return speech
 
 
-def digit_strings(
-    folder: Path | None = None, *, channels: int = 40, counts: tuple[int, int] = (600, 60), seed: int = 0
-) -> Speech:
+def digit_strings(*, channels: int = 40, counts: tuple[int, int] = (600, 60), seed: int = 0) -> Speech:
     """Make strings of up to 12 digits of one speaker, with running features, to train a model for streams.
 
     Args:
-        folder: as in `recordings`.
         channels: channels of the features.
         counts: strings to train and to test with.
         seed: of digits and pauses.
     """
     generator = Generator().manual_seed(seed)
-    digits = recordings(folder)
+    digits = recordings()
     train, test = (
         _strings([d for d in digits if d.test == side], count, channels, generator)
         for side, count in zip((False, True), counts, strict=True)
@@ -249,7 +220,7 @@ def librispeech(part: str, folder: Path | None = None, *, channels: int = 80) ->
     place = _place(folder) / "LibriSpeech" / part
     if not place.is_dir():
         raise MissingData(
-            f"{place} is not there; download it with hrf_paper.speech.librispeech.download_librispeech({part!r})"
+            f"{place} is not there; download it with hrf_paper.speech.corpora.download_librispeech({part!r})"
         )
     return [
         Utterance(name, name.split("-")[0], log_mel(read_audio(path.parent / f"{name}.flac"), channels), text)

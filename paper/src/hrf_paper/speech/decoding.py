@@ -130,7 +130,6 @@ class _Entry:
 def beam_search(
     model: ConformerTransducer,
     features: Tensor,
-    frames: int | None = None,
     *,
     width: int = BEAM,
     ctc_weight: float = CTC_WEIGHT,
@@ -142,14 +141,12 @@ def beam_search(
     Args:
         model: the recogniser.
         features: ``(frames, channels)``.
-        frames: frames that count; ``None`` is all.
         width: hypotheses that are kept after each frame.
         ctc_weight: weight of the CTC head; 0 asks the transducer alone.
     """
     if width < 1:
         raise ValueError(f"width is {width}; expected at least 1")
-    count = len(features) if frames is None else frames
-    encoded, _ = model.encode(features[None, :count], torch.tensor([count]))
+    encoded, _ = model.encode(features[None], torch.tensor([len(features)]))
     out, state = model.start(1)
     beam: dict[tuple[int, ...], _Entry] = {(): _Entry(0.0, out[0], state)}
     for frame in model.of_frames(encoded)[0]:
@@ -319,6 +316,6 @@ def _state(method: object) -> hrf.AttentionState:
     if not isinstance(method, hrf.FeatureMap):
         raise ValueError(
             f"attention is {method!r}, whose memory grows with every frame; expected feature maps: train with "
-            "--attention 'FAVOR+ 256'"
+            "--attention 'FAVOR+ 128'"
         )
     return hrf.AttentionState(method, scale=1.0)

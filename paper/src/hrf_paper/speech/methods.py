@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast, get_args
 
 import torch
 from matplotlib.axes import Axes
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 import hrf
+from hrf import catalogue
 from hrf_paper.experiments.plotting import GREY, bare, canvas, headline
 from hrf_paper.speech.conformer import Method, Plain
 from hrf_paper.speech.decoding import GreedyDecoder
@@ -19,72 +20,43 @@ from hrf_paper.speech.utterances import Utterance, batch_of, characters
 
 # Ways to weigh values by name, built from the queries and keys of a trained model: rows of the paper's table and more.
 #
-# A name's numbers are the paper's: clusters of queries and of keys, m and n of angular hybrids, features of all others.
-# A positive or trigonometric map with m features has m/2 rows ω, each of which gives two features.
+# Names are those of `hrf.catalogue`: a number is m, the number of projections. The paper's rows "FAVOR+ 432" and "256",
+# and likewise Trig, are read as numbers of features: 216 and 128 projections.
 
-Builder = Callable[[Tensor, Tensor, Generator], Method]
-_PROJECTIONS = 64  # rows ω of a clustered hybrid
 _VECTORS = 4_000  # queries and keys per head that maps are fitted to
 _UTTERANCES = 60  # that they are taken from
+_PLAIN: tuple[Plain, ...] = get_args(Plain)
+_SUMMARISED = "summarised"
+METHODS = (
+    *_PLAIN,
+    "HRF-C (3, 3) 64",
+    "HRF-C (2, 3) 64",
+    "HRF-C (3, 2) 64",
+    "HRF-C (2, 2) 64",
+    "HRF-A (16, 8)",
+    "HRF-A (8, 8)",
+    "FAVOR+ 216",
+    "FAVOR+ 128",
+    "Trig 216",
+    "Trig 128",
+    "HRF-C real (3, 3) 64",
+    "FAVOR++ 256",
+    "FAVOR# 256",
+    "shifted (3, 3) 64",
+    "separable (16, 16)",
+    _SUMMARISED,
+)
 
 
-def _plain(name: Plain) -> Builder:
-    return lambda queries, keys, generator: name
-
-
-def _drawn(kind: Callable[..., hrf.FeatureMap], **sizes: int) -> Builder:
-    """Return a builder of maps that are drawn and not fitted."""
-    return lambda queries, keys, generator: kind(
-        queries.shape[-1], heads=len(queries), generator=generator, **sizes
-    )
-
-
-def _fitted(kind: type[hrf.OptimalPositive] | type[hrf.DenseExponential], features: int) -> Builder:
-    """Return a builder of maps with one feature per row ω."""
-    return lambda queries, keys, generator: kind(
-        queries.shape[-1], heads=len(queries), n_projections=features, generator=generator
-    ).fit(queries, keys)
-
-
-def _clustered(n_queries: int, n_keys: int, **options: Any) -> Builder:
-    return lambda queries, keys, generator: hrf.ClusteredHybrid.fit(
-        queries,
-        keys,
-        n_clusters=(n_queries, n_keys),
-        n_projections=_PROJECTIONS,
-        heads=len(queries),
-        generator=generator,
-        seed=0,
-        **options,
-    )
-
-
-def _paper(n_queries: int, n_keys: int) -> Builder:
-    """Return a builder of the paper's clusters: complex matrices from the centres."""
-    return _clustered(n_queries, n_keys, base="paper", matrix="complex-diagonal")
-
-
-METHODS: dict[str, Builder] = {
-    "exact": _plain("exact"),
-    "uniform": _plain("uniform"),
-    "none": _plain("none"),
-    "HRF-C (3,3)": _paper(3, 3),
-    "HRF-C (2,3)": _paper(2, 3),
-    "HRF-C (3,2)": _paper(3, 2),
-    "HRF-C (2,2)": _paper(2, 2),
-    "HRF-A (16,8)": _drawn(hrf.AngularHybrid, n_projections=16, n_coefficient_projections=8),
-    "HRF-A (8,8)": _drawn(hrf.AngularHybrid, n_projections=8, n_coefficient_projections=8),
-    "FAVOR+ 432": _drawn(hrf.Positive, n_projections=216),
-    "FAVOR+ 256": _drawn(hrf.Positive, n_projections=128),
-    "Trig 432": _drawn(hrf.Trigonometric, n_projections=216),
-    "Trig 256": _drawn(hrf.Trigonometric, n_projections=128),
-    "HRF-C real (3,3)": _clustered(3, 3, base="paper", matrix="real-diagonal"),
-    "FAVOR++ 256": _fitted(hrf.OptimalPositive, 256),
-    "FAVOR# 256": _fitted(hrf.DenseExponential, 256),
-    "shifted (3,3)": _clustered(3, 3, base="shifted"),
-    "separable (16,16)": _clustered(16, 16, base="separable"),
-    "summarised": lambda queries, keys, generator: hrf.SummarisedAttention(report=hrf.SummaryReport()),
-}
+def build(name: str, queries: Tensor, keys: Tensor, generator: Generator) -> Method:
+    """Return one of `METHODS`, drawn by the generator and fitted to queries and keys ``(H, N, d)``."""
+    for plain in _PLAIN:
+        if name == plain:
+            return plain
+    if name == _SUMMARISED:
+        return hrf.SummarisedAttention(report=hrf.SummaryReport())
+    heads, _, dim = queries.shape
+    return catalogue.build(name, dim, queries=queries, keys=keys, heads=heads, generator=generator)
 
 
 def install(model: ConformerTransducer, name: str, utterances: Sequence[Utterance], *, seed: int = 0) -> None:
@@ -92,7 +64,7 @@ def install(model: ConformerTransducer, name: str, utterances: Sequence[Utteranc
 
     Args:
         model: a model, whose layers have any method so far.
-        name: a key of `METHODS`.
+        name: one of `METHODS`.
         utterances: where queries and keys come from, with exact attention.
         seed: of the choice of utterances and of the maps.
     """
@@ -100,7 +72,7 @@ def install(model: ConformerTransducer, name: str, utterances: Sequence[Utteranc
         raise ValueError(f"there is no method {name!r}; expected one of {', '.join(METHODS)}")
     for layer, (queries, keys) in enumerate(vectors(model, utterances, seed=seed)):
         generator = Generator().manual_seed(1_000 * seed + layer)
-        model.attentions[layer].use(METHODS[name](queries, keys, generator))
+        model.attentions[layer].use(build(name, queries, keys, generator))
 
 
 @torch.no_grad()
@@ -182,7 +154,7 @@ def attention_figure(
     Args:
         model: a trained model; all its layers get exact attention.
         utterance: what it listens to.
-        methods: keys of `METHODS`, beside exact attention.
+        methods: some of `METHODS`, beside exact attention.
         fitted_to: utterances that the maps are fitted to.
     """
     fits = vectors(model, fitted_to)
@@ -190,7 +162,7 @@ def attention_figure(
     layer, head = _sharpest(own)
     maps: dict[str, Method] = {"exact": "exact"}
     for name in methods:
-        maps[name] = METHODS[name](*fits[layer], Generator().manual_seed(0))
+        maps[name] = build(name, *fits[layer], Generator().manual_seed(0))
     drawing = canvas(4.3 * len(maps), 7.2)
     panels = drawing.subplots(2, len(maps), sharex=True, squeeze=False, height_ratios=(1, 2.6))
     exact = weights(*own[layer], "exact")[head]

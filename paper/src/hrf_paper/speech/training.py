@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -20,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 import hrf
-from hrf_paper.resume import checkpoint_folder, load_checkpoint, save_checkpoint
+from hrf_paper.resume import checkpoint_path, load_checkpoint, restore_state, save_checkpoint, state_tensors
 from hrf_paper.speech.conformer import ModelConfig
 from hrf_paper.speech.decoding import error_rates, recognised
 from hrf_paper.speech.methods import install
@@ -105,14 +103,9 @@ def load_model(path: Path) -> TrainedModel:
     tensors, header = load_checkpoint(path)
     sizes: dict[str, Any] = header["training"]["model"]
     model = ConformerTransducer(ModelConfig(**sizes))
-    model.load_state_dict(below(tensors, "model"))
+    restore_state(tensors, model=model)
     restore_maps(model, tensors)
     return TrainedModel(model.eval(), header["front_end"])
-
-
-def below(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a group, without it."""
-    return {name.removeprefix(f"{group}."): t for name, t in tensors.items() if name.startswith(f"{group}.")}
 
 
 # Train a recogniser in epochs that can be interrupted: a resumed training is bit for bit the same.
@@ -174,13 +167,6 @@ class SpeechTraining:
             raise ValueError(f"fit_step is {self.fit_step}; expected at least 0")
 
 
-def checkpoint_path(training: SpeechTraining, speech: Speech) -> Path:
-    """Return the path of the checkpoint of a training with these training utterances."""
-    names = [utterance.name for utterance in speech.train]
-    text = json.dumps([asdict(training), names, speech.front_end], sort_keys=True)
-    return checkpoint_folder() / f"speech-{sha256(text.encode()).hexdigest()[:16]}.safetensors"
-
-
 class SpeechTrainer:
     """A model in training, resumed from its last checkpoint if there is one.
 
@@ -200,7 +186,8 @@ class SpeechTrainer:
         self, training: SpeechTraining, speech: Speech, report: Callable[[str], None] | None = None
     ) -> None:
         self.training, self._speech, self._report = training, speech, report
-        self.path = checkpoint_path(training, speech)
+        names = [utterance.name for utterance in speech.train]
+        self.path = checkpoint_path("speech", [asdict(training), names, speech.front_end])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
             self._learner = ConformerTransducer(training.model)
@@ -338,10 +325,7 @@ class SpeechTrainer:
             )
 
     def _save(self) -> None:
-        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"learner.{k}": v for k, v in self._learner.state_dict().items()}
-        for i, moments in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{k}": v for k, v in moments.items()}
+        tensors = state_tensors(model=self.model, learner=self._learner, optimizer=self._optimizer)
         header = {
             "training": asdict(self.training),
             "front_end": self._speech.front_end,
@@ -354,13 +338,7 @@ class SpeechTrainer:
     def _load(self, path: Path) -> None:
         tensors, header = load_checkpoint(path)
         self._random = tensors["random"]
-        self.model.load_state_dict(below(tensors, "model"))
-        self._learner.load_state_dict(below(tensors, "learner"))
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in below(tensors, "optimizer").items():
-            place, _, key = name.partition(".")
-            moments.setdefault(int(place), {})[key] = tensor
-        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
+        restore_state(tensors, model=self.model, learner=self._learner, optimizer=self._optimizer)
         self._step, self.history = header["step"], header["history"]
         if self._step > self.training.fit_step:
             if not restore_maps(self._learner, tensors):
