@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
-from hrf import attention, catalogue
+from hrf import SummarisedAttention, attention, catalogue
 from hrf.report import table
 
 __all__ = ["main", "rows", "tokens"]
@@ -37,6 +37,7 @@ def methods() -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     return {
         "exact attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0),
         **{name: partial(attention, feature_map=phi, scale=1.0) for name, phi in maps.items()},
+        "summarised": partial(attention, feature_map=SummarisedAttention(), scale=1.0),
         "uniform weights": lambda q, k, v: v.mean(-2, keepdim=True).expand_as(q),
     }
 
@@ -71,8 +72,8 @@ def main() -> None:
     ]
     console.print(table(("attention", "relative error", "milliseconds", "times as fast"), texts, title=title))
     console.print(
-        "Queries and keys have length 1 here, where maps that are not fitted are accurate. For those of a trained "
-        "model use hrf.SummarisedAttention(), or fit a map. Next: which map suits which data (docs/which-map.md).",
+        "Queries and keys have length 1 here, where maps that are not fitted are accurate. Those of a trained model are "
+        "longer: take hrf.SummarisedAttention(), or fit a map. Next, all maps are fitted to data and compared.",
         highlight=False,
     )
 

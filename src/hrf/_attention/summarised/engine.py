@@ -280,7 +280,7 @@ def _tolerance(heads: Heads, root: float, n_groups: int, n_clusters: int, target
 
 def _with_gradients(heads: Heads, plan: Plan) -> Tensor:
     """Return `read`, which the backward pass runs again."""
-    return recompute(lambda *u: (read(Heads(*u, *heads[3:]), plan),), *heads[:3], learned=())[0]
+    return recompute(lambda x, y, v: (read(heads._replace(x=x, y=y, v=v), plan),), *heads[:3], learned=())[0]
 
 
 def _share(plan: Plan) -> Tensor:
