@@ -48,7 +48,7 @@ CALLS = {
     "causal, grouped, padded": (
         None, (3,), {"key_heads": 2}, {"is_causal": True, "key_padding_mask": IGNORED},
     ),
-    "packed": (None, (1,), {"length": 12}, {"cu_seqlens": BOUNDS}),
+    "packed": (None, (1,), {"key_heads": 2, "length": 12}, {"cu_seqlens": BOUNDS}),
     "packed, causal, grouped, padded": (
         None,
         (1,),
