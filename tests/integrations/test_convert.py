@@ -167,18 +167,6 @@ def test_a_failed_conversion_leaves_the_model_as_it_was(tokens, monkeypatch):
     assert model.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("exact_share", [0.0, 0.6])
-def test_recentred_clusters_generate_as_without_a_cache(exact_share, tokens):
-    """Causal attention leaves the centres where they were fitted, with a cache too."""
-    model = made(llama)
-    clustered = partial(small, n_clusters=(3, 3), exact_share=exact_share)
-    convert(model, tokens.split(1), feature_map=clustered)
-    whole = model(tokens).logits
-    past = model(tokens[:, :-1], use_cache=True).past_key_values
-    last = model(tokens[:, -1:], past_key_values=past).logits
-    torch.testing.assert_close(last, whole[:, -1:], **ROUNDING)
-
-
 def test_without_a_terminal_there_is_one_line_per_layer(capsys):
     convert(made(bert, "sdpa"), batches(), feature_map="positive")
     lines = capsys.readouterr().err.splitlines()
