@@ -410,21 +410,6 @@ def test_errors_on_the_sphere_are_those_of_vectors(r):
         torch.testing.assert_close(angular_same_length_mse(theta, r, 7, 3), expected, rtol=1e-12, atol=1e-20)
 
 
-def test_the_same_length_mse_needs_the_corrected_coefficient():
-    r, m, n = 1.0, 7, 2
-    x, y = pairs(r)
-    q, half = THETA / math.pi, THETA / 2
-    positive = (8 * r**2 * half.cos() ** 2 - 2 * r**2).exp() * (1 - (-4 * r**2 * half.cos() ** 2).exp()) ** 2
-    trigonometric = math.exp(2 * r**2) * (1 - (-4 * r**2 * half.sin() ** 2).exp()) ** 2
-    first = q * (q - q / n + 1 / n) * positive
-    corrected = (first + (1 - q) * (1 - q + q / n) * trigonometric) / (2 * m)
-    printed = (first + q * (1 - 1 / n - q + q / n) * trigonometric) / (2 * m)
-    exact = angular_hybrid_mse(x, y, m, n)
-    torch.testing.assert_close(angular_same_length_mse(THETA, r, m, n), corrected, rtol=1e-12, atol=1e-30)
-    torch.testing.assert_close(exact, corrected, rtol=1e-12, atol=1e-20)
-    assert bool(((printed - exact).abs() > 0.01 * exact)[2:-2].all())
-
-
 def test_errors_vanish_exactly_at_the_poles():
     poles = torch.tensor([0.0, math.pi], dtype=torch.float64)
     assert sphere_relative_error_angular(poles, 3.0, 7, 3).tolist() == [0, 0]
@@ -442,15 +427,6 @@ def test_logarithms_are_finite_for_a_radius_of_a_hundred():
 
 
 RADII = torch.linspace(1, 30, 146, dtype=torch.float64)
-
-
-@pytest.mark.parametrize(("n", "crossing"), [(1, 4.1277), (2, 6.2336), (4, 10.4397), (8, 18.8466)])
-def test_the_bound_of_the_paper_holds_up_to_a_radius_and_fails_beyond(n, crossing):
-    excess = log_max_relative_error(RADII, 3, n) - log_paper_bound(RADII, 3, n)
-    assert bool(((excess > 0) == (crossing < RADII)).all())
-    around = torch.tensor([crossing - 1e-3, crossing + 1e-3], dtype=torch.float64)
-    below, above = (log_max_relative_error(around, 3, n) - log_paper_bound(around, 3, n)).tolist()
-    assert below < 0 < above
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 64, 10**6])

@@ -129,17 +129,6 @@ def test_covariance_equals_quadrature(names, antithetic):
         torch.testing.assert_close(mse, expected * math.exp(2 * X @ Y), rtol=1e-10, atol=1e-13)
 
 
-def test_the_norm_of_a_complex_vector_in_place_of_its_square_would_be_biased():
-    omega, weight = gauss_hermite()
-    matrix = torch.tensor([0.9 + 0.4j, 0.5 + 1.1j], dtype=torch.complex128)
-    mean = (weight * terms(omega, X, Y, matrix, antithetic=False)).sum()
-    kernel = math.exp(X @ Y)
-    torch.testing.assert_close(mean.item(), kernel, rtol=1e-12, atol=0)
-    sides = (matrix * X, Y / matrix)
-    wrong = math.exp(sum((u * u).real.sum() - u.abs().square().sum() for u in sides) / 2)
-    assert wrong < 0.9
-
-
 @pytest.mark.parametrize("name", MATRICES)
 def test_the_sum_of_both_sides_is_the_matrix_formula(name):
     matrix = MATRICES[name]

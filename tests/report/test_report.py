@@ -1,8 +1,9 @@
+"""Tables, numbers and pages of reports."""
+
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
+import math
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hrf import report
+from hrf.report import count, number, pages
 
 
 def printed(table: Table, width: int = 80) -> list[str]:
@@ -19,6 +21,7 @@ def printed(table: Table, width: int = 80) -> list[str]:
 
 
 HEADER = ["map", "interval", "at θ", "met"]
+
 ROWS = [
     ["angular hybrid 8×64", "0.123–0.456", "π", "yes"],
     ["FAVOR#", "exact", "0.25π", "no"],
@@ -71,10 +74,47 @@ def test_strings_are_printed_as_they_are_and_texts_keep_their_style():
     assert next(styled.columns[0].cells).style == "red"
 
 
-def test_a_table_without_rows_has_its_header():
-    assert printed(report.table(["one", "two"], []))[0].split() == ["one", "two"]
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (1e-14, "0"), (-1e-14, "0"), (3.72e-6, "3.7e-6"), (0.0098, "9.8e-3"), (0.00996, "0.010"),
+     (0.0885, "0.088"), (0.9996, "1.00"), (5.625, "5.62"), (9.996, "10.0"), (99.96, "100"), (9999.4, "9999"),
+     (9999.6, "1.0e4"), (4.9e12, "4.9e12")],
+)  # fmt: skip
+def test_number(value, text):
+    assert number(value) == text
+    assert len(text) <= 6
+    if text != "0":
+        assert number(-value) == f"-{text}"
 
 
-def test_importing_report_needs_neither_rich_nor_matplotlib():
-    code = "import sys; sys.modules['rich'] = sys.modules['matplotlib'] = None; import hrf.report"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+def test_large_numbers_are_written_out_on_request():
+    assert number(9999.6, grouped=True) == "10,000"
+    assert number(-1234567.8, grouped=True) == "-1,234,568"
+    assert number(0.0098, grouped=True) == number(0.0098)
+
+
+@pytest.mark.parametrize(("value", "text"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_numbers_that_are_not_finite(value, text):
+    assert number(value) == number(value, grouped=True) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (9999, "9999"), (10_000, "10k"), (999_499, "999k"), (999_500, "1.0M")]
+)
+def test_count(value, text):
+    assert count(value) == text
+
+
+def test_a_narrow_screen_gets_its_own_figure():
+    assert pages.image(b"wide", "errors").startswith('<img alt="errors" src="data:image/png;base64,')
+    both = pages.image(b"wide", "errors", b"narrow")
+    assert both.count("data:image/png;base64,") == 2
+    assert both.startswith('<picture><source media="(max-width: ')
+
+
+def test_cells_carry_their_headings():
+    assert pages.row(["1"], names=["a & b"]) == '<tr><td data-name="a &amp; b">1</td></tr>'
+    assert pages.row(["1", "2"], classes=["last"]) == '<tr><td>1</td><td class="last">2</td></tr>'
+    style = pages.page("title", "")
+    assert "@media (max-width: 44rem) {" in style
+    assert "{{" not in style
