@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from sklearn.linear_model import Ridge
 from torch.nn import functional as F
 
 import hrf
@@ -34,9 +33,7 @@ from benchmarks.kernel_methods import table as kernel_table
 from benchmarks.kernel_methods.data import SETS, Split, read, split
 from benchmarks.kernel_methods.methods import AUTO, BASELINE, TRANSFORMERS
 from benchmarks.minilm import Attention, data_folder
-from benchmarks.quality import __main__ as command
-from benchmarks.quality import advisor, candidates, flops, measure, table
-from benchmarks.quality.measure import Outcome
+from benchmarks.quality import advisor, candidates, flops, measure
 from hrf import tuning
 from hrf.numerics import Features
 
@@ -92,17 +89,6 @@ def test_flops_count_active_blocks_and_exact_pairs():
     assert flops.attention_flops(mixed, 16, 100, 0.2) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("second", "met", "words"), [(0.4, True, "every layer"), (0.6, False, "1 of 2 layers")]
-)
-def test_verdict_is_computed_layer_by_layer(second, met, words):
-    errors = {candidates.POSITIVE: {1: [1.0], 2: [1.0]}, candidates.SHIFTED: {1: [0.3], 2: [second]}}
-    outcomes = {name: Outcome(3, errors=found) for name, found in errors.items()}
-    reached, sentence = table.verdict(outcomes, candidates.SHIFTED)
-    assert reached is met
-    assert words in sentence
-
-
 def test_every_family_makes_maps_that_can_be_measured(vectors, monkeypatch):
     monkeypatch.setattr(candidates, "WIDTH", 32)
     monkeypatch.setattr(candidates, "EXACT_SHARE", 0.6)  # two clusters cannot hold less
@@ -127,25 +113,6 @@ def test_a_pick_is_judged_by_the_passage_that_the_advisor_has_not_seen(vectors):
     head = [u.flatten(0, 1).repeat(3, 4, 1) / 2 for u in vectors]  # three passages of 80 tokens
     blind = advisor.pick_map((head[0], head[1], torch.cat([torch.ones(1, 80, 4), head[2][1:]])))
     assert blind.least <= blind.error < 1e-6  # any weights give this output
-
-
-def test_passages_start_with_a_line_and_are_spread():
-    text = "".join(f"line {i}\n" for i in range(100))
-    found = minilm.passages(text, 4, 60)
-    assert [len(passage) for passage in found] == [60] * 4
-    assert all(passage.startswith("line ") for passage in found)
-    assert found[0].startswith("line 0\n")
-    assert len(set(found)) == 4
-    with pytest.raises(ValueError, match="do not fit"):
-        minilm.passages(text, 4, 600)
-
-
-def test_missing_text_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HRF_DATA", str(tmp_path / "nowhere"))
-    assert command.main(["--layers", "1"]) == 2
-    output = capsys.readouterr()
-    assert output.err.count("\n") == 1
-    assert "HRF_DATA" in output.err
 
 
 # Methods of the field: each is exact attention in its limit.
@@ -208,11 +175,6 @@ def test_each_method_differs_from_exact_attention_when_small(method, inputs):
     assert output.shape == exact(inputs).shape
     assert output.isfinite().all()
     assert (output - exact(inputs)).norm() > 1e-3 * exact(inputs).norm()
-
-
-def test_improved_clusters_keep_the_mass_of_the_rest(inputs):
-    ones = torch.ones_like(inputs.values)
-    torch.testing.assert_close(Clustered(4, top=5).attend(inputs.queries, inputs.keys, ones), ones)
 
 
 def test_nearest_blocks_are_kept():
@@ -291,21 +253,6 @@ def test_every_method_learns(name):
     assert outcome.width <= 32
 
 
-def test_errors_are_shares_or_roots():
-    data = problem()
-    assert kernel_measure.error_of(data.new_y + 0.5, data) == pytest.approx(0.5)
-    classes = problem(classes=True)
-    assert kernel_measure.error_of(classes.new_y, classes) == 0
-    assert kernel_measure.error_of(classes.new_y[:, ::-1], classes) == 1
-
-
-def test_ridge_is_that_of_scikit_learn():
-    weights, intercept = kernel_measure._ridge(X, X[:, :1] ** 2, 0.1)
-    model = Ridge(alpha=0.1).fit(X, X[:, 0] ** 2)
-    np.testing.assert_allclose(weights[:, 0], model.coef_, rtol=1e-9)
-    assert intercept[0] == pytest.approx(model.intercept_)
-
-
 def result() -> dict:
     def outcome(errors, width=32):
         return {"errors": errors, "seconds": [0.001] * 3, "width": width, "maps": ["a", "b", "a"]}
@@ -356,13 +303,6 @@ def test_trees_take_turns_and_the_first_place_changes():
     assert log == ["new", "old", "old", "new", "new", "old"]
     assert found.ratios == [0.5] * 3
     assert not found.slower
-
-
-def test_a_case_that_fails_with_one_tree_is_not_compared():
-    found = compare.compare(0, Clock("old", [], error="TypeError: unknown"), Clock("new", []), 3, 60)
-    assert found.problem == "TypeError: unknown"
-    assert not found.slower
-    assert found.to_dict()["problem"] == "TypeError: unknown"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from transformers import BertConfig, BertModel
 
 import hrf
@@ -150,23 +149,6 @@ def test_a_lost_neighbour_is_counted_with_its_margin():
     ten, eleven = at(0, 10, 11).mT[0, 1:].tolist()
     assert found["margin_of_changed"] == pytest.approx(ten - eleven)
     assert found["least"] == pytest.approx(float(at(0, 2)[1, 0]))
-
-
-@pytest.mark.parametrize(("cosine", "verdict"), [(0.97, "0.96 met"), (0.95, "0.96 missed")])
-def test_targets_are_compared_with_the_mean(cosine, verdict, capsys, monkeypatch):
-    monkeypatch.setattr(minilm, "CANDIDATES", [minilm.Candidate("map", "positive", 0.96)])
-    found = {"mean": cosine, "least": 0.5, "median_error": 0.2, "exact_share": 0.1}
-    minilm.show_quality(Console(width=150), {"map": found})
-    assert verdict in capsys.readouterr().out
-
-
-def test_what_is_missing_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(data, "load", lambda: (tokenizer, torch.nn.Identity()))
-    monkeypatch.setenv("HRF_DATA", str(tmp_path))
-    assert minilm.main(["quality"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "HRF_DATA" in error
 
 
 # Attention over processes.

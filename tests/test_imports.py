@@ -118,20 +118,6 @@ print(phi.queries(x).sum().item())
         assert found == pytest.approx(phi.queries(torch.ones(3, 4)).sum().item(), rel=1e-6)
 
 
-def test_names_of_hrf_stay_with_hrf(tmp_path):
-    """A class of a user is refused under a name of hrf, even if nobody has used hrf's class yet."""
-    code = f"""
-from hrf.features.base import FeatureMap
-from hrf.registry import name_of
-class {hrf.GaussianMixture.__name__}(FeatureMap): pass
-try:
-    name_of(GaussianMixture)
-except TypeError as error:
-    print(error)
-"""
-    assert "has the name of one; rename it" in python("-c", code)
-
-
 # Options with a fixed set of words.
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from advice import data
 from hrf.advice import Advice, candidates, errors, page
 from hrf.advice.candidates import Builder, cost_in, proposals
 from hrf.advice.errors import Problem, SummaryFinding, attention_outputs
-from hrf.advice.findings import glossary, headline, sentences, warning
+from hrf.advice.findings import headline, sentences, warning
 
 BUDGET = 32
 QUICK = {"budget": 8, "n_redraws": 2}
@@ -164,13 +163,6 @@ def test_a_candidate_that_fails_is_left_out(monkeypatch):
     assert [(done, count) for _, done, count in seen] == [(k, total) for k in range(total + 1)]
 
 
-def test_without_scikit_learn_clustered_maps_are_left_out(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    advice = hrf.advise(*data.easy(), budget=8, n_redraws=2)
-    assert {c.family for c in advice.ranking} == {"isotropic", "hybrid", "fitted"}
-    assert "scikit-learn" in advice.left_out["clustered separable 8"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -257,13 +249,6 @@ def test_the_map_keeps_its_draw():
     assert all(torch.equal(a, b.omega) for a, b in zip(before, phi.all_projections(), strict=True))
 
 
-def test_a_map_without_randomness_has_an_interval_without_width():
-    q, k = data.clusters()
-    phi = hrf.ClusteredHybrid.fit(q, k, n_clusters=(4, 4), base="separable")
-    low, value, high = Problem(q, k, None, "attention").error(phi, 5, DRAW)
-    assert low == value == high > 0
-
-
 @pytest.mark.parametrize("objective", ["attention", "kernel"])
 def test_uniform_attention_is_the_constant_map(objective):
     x, y = (u[:50] for u in data.easy())
@@ -286,30 +271,6 @@ def test_active_width_of_a_clustered_map_is_what_a_vector_fills(base):
     assert phi.active_width == int(filled)
 
 
-def test_the_largest_map_within_a_budget():
-    def build(m: int) -> hrf.FeatureMap:
-        return hrf.AngularHybrid(4, n_projections=m, n_coefficient_projections=2)
-
-    for count, limit in ((lambda phi: phi.active_width, 100), (lambda phi: phi.flops(), 5000)):
-        m = candidates.largest_within(build, count, limit)
-        assert count(build(m)) <= limit < count(build(m + 1))
-    with pytest.raises(ValueError, match="even one projection"):
-        candidates.largest_within(build, lambda phi: phi.active_width, 11)
-
-
-def test_a_measured_cost_is_never_extrapolated():
-    """A cost with a jump, as from a cache that overflows."""
-    asked = []
-
-    def steps(phi: hrf.Positive) -> float:
-        asked.append(phi.n_projections)
-        return phi.feature_dim / 100 * (1 if phi.feature_dim < 60 else 3)
-
-    m = candidates.largest_measured(lambda m: hrf.Positive(4, n_projections=m), steps, 1, 8)
-    assert m in asked
-    assert steps(hrf.Positive(4, n_projections=m)) <= 1.1
-
-
 def test_noisy_times_change_sizes_but_not_the_set_of_maps(monkeypatch):
     draws = random.Random(0)
 
@@ -317,7 +278,8 @@ def test_noisy_times_change_sizes_but_not_the_set_of_maps(monkeypatch):
         return (100 + feature_map.active_width) * draws.lognormvariate(0, 1)
 
     monkeypatch.setattr(candidates, "seconds", seconds)
-    first, second = (hrf.advise(*data.easy(), unit="time", length=1000, **QUICK) for _ in range(2))
+    options = {"budget": BUDGET, "unit": "time", "n_redraws": 2, "length": 1000}
+    first, second = (hrf.advise(*data.easy(), **options) for _ in range(2))
     widths = [{c.name: c.width for c in [*a.ranking, *a.beyond]} for a in (first, second)]
     assert sorted(widths[0]) == sorted(widths[1])
     assert first.left_out == second.left_out == {}
@@ -350,16 +312,15 @@ def test_no_state_is_larger_than_the_keys_and_values():
 def test_maps_with_a_matrix_are_left_out_where_columns_are_many(monkeypatch):
     """A matrix of 100,000 × 100,000 numbers takes 40 GB in float32."""
     x = torch.randn(12, 100_000, generator=torch.Generator().manual_seed(0)) / 400
-    sentence = "vectors have 100000 columns, .*expected at most 2048 columns"
     kernel = hrf.advise_kernel(x, gamma=1.0, budget=8, n_redraws=2)
     assert sorted(c.name for c in kernel.ranking) == ["centred", "trigonometric"]
-    assert {"optimal-positive", "dense-exponential"} <= {
-        name for name, reason in kernel.left_out.items() if re.match(sentence, reason)
-    }
+    for name in ("optimal-positive", "dense-exponential"):
+        assert "vectors have 100000 columns" in kernel.left_out[name]
+        assert "expected at most 2048 columns" in kernel.left_out[name]
     monkeypatch.setattr(candidates, "MOST_COLUMNS", 3)
-    advice = hrf.advise(*(u[:60] for u in data.easy()), **QUICK)
+    advice = hrf.advise(*(u[:60] for u in data.easy()), budget=BUDGET, n_redraws=2)
     assert list(advice.left_out) == ["maps with a matrix"]
-    assert "angular hybrid" in {c.name for c in advice.ranking}
+    assert "angular hybrid" in {c.name for c in (*advice.ranking, *advice.beyond)}
 
 
 # Data as they come.
@@ -507,13 +468,3 @@ def test_no_better_is_said_of_what_is_no_better(found, error, word):
     text = warning(replace(with_errors(found, error, [2.0, 2.0]), uniform=1.0))
     words = re.findall(r"(\w+) better than ignoring queries and keys", text)
     assert words == ([] if word is None else [word])
-
-
-def test_words_in_names_are_explained(found):
-    names = " ".join(c.name for c in (*found.ranking, *found.beyond))
-    for word in ("shrunk", "separable", "recentred"):
-        assert word in names
-        assert f"{word}: " in glossary(found)
-    assert glossary(found) in str(found)
-    only = replace(found, ranking=[c for c in found.ranking if c.name == "positive"], beyond=[])
-    assert glossary(only) == ""

@@ -74,13 +74,6 @@ def test_one_seed_gives_one_advice(by_ridge):
     assert hrf.advise_kernel(X, Y, gamma=0.3, budget=32, seed=1).to_dict() != by_ridge.to_dict()
 
 
-def test_the_words_are_those_of_kernel_machines(by_kernel, by_ridge):
-    assert "the root mean squared error of the kernel is" in f"{by_kernel}"
-    assert "the relative error of ridge regression is" in f"{by_ridge}"
-    for advice in (by_kernel, by_ridge):
-        assert "attention" not in f"{advice}{advice.legend}"
-
-
 def test_a_warning_if_nothing_is_better_than_a_mean():
     noise = torch.randn(200, 1, generator=GENERATOR)
     warning = hrf.advise_kernel(X, noise, gamma=0.3, budget=32).warning
@@ -123,9 +116,3 @@ def test_rows_far_out_get_zeros():
 def test_what_cannot_be_advised_on_gets_a_sentence(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         hrf.advise_kernel(**{"rows": X, "gamma": 1.0} | arguments)
-
-
-def test_progress_is_reported():
-    seen = []
-    hrf.advise_kernel(X[:20], gamma=1.0, budget=8, progress=lambda *state: seen.append(state))
-    assert seen == [(name, index, len(ADVISED)) for index, name in enumerate([*ADVISED, ""])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import pytest
@@ -34,18 +33,6 @@ def test_every_map_has_an_engine(name):
     if name.startswith("angular hybrid"):
         expected = "angular"
     assert dispatch.engine_for(build(name)).name == expected
-
-
-def test_a_wrapped_map_is_dense():
-    assert dispatch.engine_for(hrf.GaussianKernel(build("positive"))).name == "dense"
-    assert dispatch.engine_for(hrf.GaussianKernel(build("angular hybrid"))).name == "dense"
-
-
-@pytest.mark.parametrize("name", ["attention", "attention.dispatch", "attention.causal"])
-def test_attention_is_a_function_and_nothing_else(name):
-    assert callable(hrf.attention)
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module(f"hrf.{name}")
 
 
 # Sign codes.
@@ -167,18 +154,6 @@ def test_no_key_at_all_for_a_row():
     assert not angular.sums(x, y, values, angular_hybrid(), keep).unscaled()[1, 2].any()
 
 
-@pytest.mark.parametrize("norm", [0.0, 1.0, 10.0, 100.0])
-def test_finite_in_float32(norm):
-    x, y, values = (t.float() for t in inputs(2, 3, length=50, keys=60, dim=5))
-    x, y = (norm * torch.nn.functional.normalize(u, dim=-1) for u in (x, y))
-    tensors = [t.requires_grad_() for t in (x, y, values)]
-    result = angular.sums(*tensors, angular_hybrid().float())
-    assert result.values.isfinite().all()
-    assert result.log_scale.isfinite().all()
-    gradients = torch.autograd.grad(result.values.sum(), tensors)
-    assert all(g.isfinite().all() for g in gradients)
-
-
 def test_opposite_vectors_keep_their_digits():
     """At x = −y all bits differ and only the first base counts, however much smaller it is."""
     phi = angular_hybrid().float()
@@ -298,22 +273,6 @@ def test_keys_of_which_nothing_is_estimated_have_no_scale(name):
     assert torch.equal(phi.estimated_features(y, "key").log_scale.isneginf().squeeze(-1), exact)
 
 
-@pytest.mark.parametrize("norm", [0.0, 10.0, 100.0])
-@pytest.mark.parametrize("base", BASES)
-def test_clusters_are_finite_in_float32(base, norm):
-    torch.manual_seed(4)
-    x, y, values = (t.float() for t in inputs(2, 3, length=50, keys=60, dim=DIM))
-    x, y = (norm * torch.nn.functional.normalize(u, dim=-1) for u in (x, y))
-    tensors = [t.requires_grad_() for t in (x, y, values)]
-    for variant in ("plain", "all"):
-        result = clusters.sums(*tensors, clustered(base, **VARIANTS[variant]).float())
-        assert result.values.isfinite().all()
-        assert result.log_scale.isfinite().all()
-        assert all(g.isfinite().all() for g in torch.autograd.grad(result.values.sum(), tensors))
-        if base == "separable" and variant == "plain":
-            assert (result.values[..., -1] > 0).all()  # all terms are positive: none of the sums is lost
-
-
 @pytest.mark.parametrize("name", ["clustered separable", "clustered with default", *PARTLY_EXACT])
 def test_causal_in_several_chunks(name, monkeypatch):
     phi = build(name)
@@ -379,16 +338,6 @@ def test_at_the_edge(phi: hrf.Positive, is_causal: bool) -> None:
     expected.sum().backward()
     for mine, theirs in zip(inputs, wide, strict=True):
         assert (mine.grad - theirs.grad).abs().max() <= bound * max(1, float(theirs.grad.abs().max()))
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_blocks_change_nothing(phi: hrf.Positive, is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = (random(2, 3, 300, 4, seed=seed) for seed in range(3))
-    whole = hrf.attention(q, k, v, phi, is_causal=is_causal)
-    monkeypatch.setattr(tuning, "UNSCALED_FLOATS", 16 * 70)
-    monkeypatch.setattr(tuning, "UNSCALED_ROWS", 33)
-    parts = hrf.attention(q, k, v, phi, is_causal=is_causal)
-    assert (whole - parts).abs().max() <= 300 * torch.finfo(torch.float64).eps * v.abs().max()
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

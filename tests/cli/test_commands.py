@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import hrf
-from hrf import cli, read_arrays, report
+from hrf import cli, read_arrays
 from hrf.report import one_sentence
 
 
@@ -27,14 +27,6 @@ def test_version_and_help():
     text = run("--help").stdout
     assert "hrf advise queries.npy keys.npy" in text
     assert "hrf reproduce angles" in text
-
-
-def test_main_runs_the_application(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["hrf", "--version"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 0
-    assert capsys.readouterr().out == f"hrf {hrf.__version__}\n"
 
 
 def missing(monkeypatch, module: str, *importers: str) -> None:
@@ -80,12 +72,6 @@ def test_reproduce_says_what_to_install(monkeypatch):
     assert run("--version").exit_code == 0
 
 
-def test_bar_shows_only_on_a_terminal(capsys):
-    with report.progress() as advance:
-        advance("FAVOR+", 1, 2)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.fixture(scope="module")
 def advised(tmp_path_factory):
     """The built-in data, on a small budget."""
@@ -107,14 +93,6 @@ def test_advise_on_the_built_in_data(advised):
     assert f"{name} has the smallest error" in " ".join(result.stdout.split())
     for name in names:
         assert str(out / name) in result.stdout.replace("\n", "")
-
-
-def test_the_advised_map_opens(advised):
-    _, out = advised
-    queries, keys = read_arrays.wine(0)
-    phi = hrf.load(out / "best.safetensors")
-    exact, estimate = hrf.kernels.softmax(queries, keys), phi.estimate(queries, keys)
-    assert float((estimate / exact - 1).abs().median()) < 0.5
 
 
 def test_the_page_stands_alone_and_its_snippet_runs(advised, monkeypatch):

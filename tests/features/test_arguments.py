@@ -104,11 +104,6 @@ def test_wherever_a_generator_is_taken_so_is_a_seed():
 # Mistakes get one sentence each.
 
 
-def test_a_call_says_which_side_to_call():
-    with pytest.raises(TypeError, match=r"Positive has two sides; call phi.queries\(x\) or phi.keys\(y\)"):
-        hrf.Positive(4, n_projections=4)(torch.ones(3, 4))
-
-
 def test_clusters_are_counted_on_both_sides():
     with pytest.raises(TypeError, match="n_clusters is 2; expected clusters of queries and of keys"):
         hrf.ClusteredHybrid.fit(torch.ones(9, 4), torch.ones(9, 4), n_clusters=2, n_projections=4)

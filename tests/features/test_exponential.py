@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hrf
 from features.registry import COMPLEX_FULL, REAL_FULL, X, Y
-from hrf.features.exponential import ComplexSum, PairSum
 
 
 def quadrature(phi: hrf.FeatureMap, nodes: int) -> torch.Tensor:
@@ -74,18 +73,6 @@ def test_complex_exponential_is_exact_where_the_sum_vanishes(antithetic):
     assert (phi.mse(x.real, Y).diagonal() <= 1e-28 * exact.square()).all()
 
 
-@pytest.mark.parametrize(("member", "entry"), [(hrf.Positive, 1.0), (hrf.Trigonometric, 1j)])
-def test_famous_members_are_the_general_map(member, entry):
-    omega = hrf.Projections("orthogonal", 6, 4)
-    special = member(4, n_projections=6, projection=omega)
-    # A full matrix takes the general route through matrix products.
-    matrix = torch.diag(torch.full((4,), entry))
-    general = hrf.Exponential(4, n_projections=6, matrix=matrix, projection=omega)
-    assert special.feature_dim == general.feature_dim == 12
-    torch.testing.assert_close(special.queries(X.float()), general.queries(X.float()))
-    torch.testing.assert_close(special.keys(Y.float()), general.keys(Y.float()))
-
-
 def test_shifts_move_the_point_of_zero_variance():
     a, b = X[1], Y[0]
     phi = hrf.Exponential(4, n_projections=2, query_shift=a, key_shift=b).double()
@@ -136,19 +123,6 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
     assert repr(phi) == repr(hrf.Positive(4, n_projections=2, heads=3))
 
 
-def test_long_batches_of_short_sequences_are_not_cut_into_rows(monkeypatch):
-    """Blocks are filled with whole sequences, so that their number depends on the floats, not on the rows."""
-    phi = hrf.Positive(4, n_projections=8, heads=2)
-    x = torch.randn(50, 2, 3, 4)
-    blocks = []
-    finish = hrf.Positive.finish
-    monkeypatch.setattr(hrf.Positive, "_block", 10 * 2 * 3 * 16)
-    monkeypatch.setattr(hrf.Positive, "finish", lambda *a: blocks.append(1) or finish(*a))
-    streamed = phi.queries(x)
-    assert len(blocks) == 5
-    torch.testing.assert_close(streamed, phi.scaled_queries(x).unscaled())
-
-
 @pytest.mark.parametrize(
     ("name", "value", "error", "says"),
     [
@@ -188,33 +162,6 @@ def test_inductor_gives_the_same_features():
 G = torch.Generator().manual_seed(0)
 
 EPS = torch.finfo(torch.float64).eps
-
-
-def pair_sum(length: int = 3, size: int = 5) -> PairSum:
-    draw = [torch.randn(2, n, 4, generator=G, dtype=torch.float64) for n in (length, size)]
-    return PairSum(*draw)
-
-
-def every_pair(part: PairSum | None) -> torch.Tensor:
-    if part is None:
-        return torch.zeros(2, 3, 5, 4, dtype=torch.float64)
-    return part.query.unsqueeze(-2) + part.key.unsqueeze(-3)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("real", "both"), ("imag", "real"), ("both", "imag"), ("both", "first"), ("imag", "first")],
-)
-def test_products_are_those_of_every_pair(first, second):
-    def draw(parts: str) -> ComplexSum:
-        return ComplexSum(*(pair_sum() if parts in (name, "both") else None for name in ("real", "imag")))
-
-    one = draw(first)
-    other = one if second == "first" else draw(second)
-    (u, v), (s, t) = (map(every_pair, z) for z in (one, other))
-    for product, (a, b) in zip(one.products(other), ((u, s), (v, t), (v, s), (u, t)), strict=True):
-        expected = (a * b).sum(-1)
-        torch.testing.assert_close(product.expand_as(expected), expected, rtol=0, atol=100 * EPS)
 
 
 class Largest(TorchDispatchMode):
@@ -345,14 +292,3 @@ def test_heads_are_fitted_each_to_its_own_data(kind):
         alone = kind(DIM, n_projections=M).double().fit(scale * QUERIES, KEYS)
         torch.testing.assert_close(form(phi)[head], form(alone), rtol=0, atol=1e-13)
     assert not torch.allclose(form(phi)[0], form(phi)[1], rtol=0.1)
-
-
-@pytest.mark.parametrize("kind", [hrf.OptimalPositive, hrf.DenseExponential])
-def test_an_unfitted_map_is_the_positive_map_with_single_rows(kind):
-    omega = hrf.Projections("iid", M, DIM)
-    phi = kind(DIM, n_projections=M, projection=omega).double()
-    plain = hrf.Exponential(DIM, n_projections=M, antithetic=False, projection=omega).double()
-    torch.testing.assert_close(phi.estimate(QUERIES, KEYS), plain.estimate(QUERIES, KEYS), rtol=1e-13, atol=0)
-    torch.testing.assert_close(
-        phi.log_mse(QUERIES, KEYS), plain.log_mse(QUERIES, KEYS), rtol=1e-13, atol=1e-13
-    )

@@ -165,11 +165,6 @@ def test_draws_from_equal_seeds_are_refused(projection):
         hrf.Hybrid(parts, [same])
 
 
-def test_a_biased_coefficient_does_not_bias_a_hybrid():
-    assert hrf.Hybrid(bases(), [angular(projection="hadamard")]).unbiased
-    assert not hrf.Hybrid(bases(projection="hadamard"), [angular()]).unbiased
-
-
 def test_products_of_features_and_coefficients_are_kept_in_range():
     """e^{50} of the base times e^{50} of the coefficient: each fits float32, the product does not."""
     phi = hrf.Hybrid(bases(), [coefficients.FromFeatureMap(hrf.Trigonometric(4, n_projections=2))])

@@ -232,11 +232,6 @@ def test_moments_are_those_under_attention(monkeypatch):
         torch.testing.assert_close(moment, by_definition)
 
 
-def test_complex_kinds_are_the_real_ones():
-    real, complex_ = (fit_residuals(X, Y, (2, 2), f"{kind}-full") for kind in ("real", "complex"))
-    assert torch.equal(real.matrix, complex_.matrix)
-
-
 def test_heads_are_fitted_one_by_one():
     x, y = torch.stack([X, X.flip(-1)]), torch.stack([Y, 2 * Y])
     both = fit_residuals(x, y, (3, 3), "real-full")

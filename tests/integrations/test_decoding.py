@@ -110,27 +110,6 @@ def test_another_padding_of_the_same_keys_is_noticed(tokens):
     assert not torch.allclose(before, after)
 
 
-CHANGES = {
-    "cropped": lambda cache: cache.crop(-2),
-    "reordered": lambda cache: cache.reorder_cache(torch.tensor([1, 0])),
-    "selected": lambda cache: cache.batch_select_indices(torch.tensor([1, 1])),
-    "keys written to": lambda cache: cache.layers[0].keys[:, :, 1].zero_(),
-    "values written to": lambda cache: cache.layers[0].values[:, :, 1].zero_(),
-    "negated": lambda cache: cache.layers[0].keys.neg_(),
-}
-
-
-@pytest.mark.parametrize(("mode", "length"), [(torch.no_grad, 1), (torch.inference_mode, 3)])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_cache_is_mapped_anew(change, length, mode, tokens):
-    model, new = made(gpt2), tokens[:, -length:]
-    with mode():
-        cache = begun(model, tokens)
-        CHANGES[change](cache)
-        expected = model(new, past_key_values=without_states(cache)).logits
-        torch.testing.assert_close(model(new, past_key_values=cache).logits, expected, **ROUNDING)
-
-
 def test_a_cache_without_a_state_gets_one(tokens, mapped):
     model = made(gpt2)
     whole, cache = model(tokens, use_cache=False).logits, without_states(begun(model, tokens))
@@ -174,27 +153,6 @@ def test_a_state_is_taken_once(tokens):
     for own in (cache, other):
         steps = [model(step, past_key_values=own).logits for step in tokens[:, CUT + 1 :].split(1, 1)]
         torch.testing.assert_close(torch.cat(steps, 1), whole, **ROUNDING)
-
-
-@pytest.mark.parametrize("begin", [0, 2])
-def test_copies_of_a_cache_continue_on_their_own(begin, tokens, mapped):
-    """After a prompt, and after steps that write to the state in place."""
-    model = made(llama)
-    cache = DynamicCache()
-    for start, stop in ((0, CUT - begin), *((i, i + 1) for i in range(CUT - begin, CUT))):
-        model(tokens[:, start:stop], past_key_values=cache)
-    other = copy.deepcopy(cache)
-    mapped.clear()
-    endings = tokens[:, CUT:], tokens[:, CUT:].flip(1)
-    received = [
-        torch.cat([model(step, past_key_values=own).logits for step in end.split(1, 1)], 1)
-        for end, own in zip(endings, (cache, other), strict=True)
-    ]
-    assert mapped.count(CUT + 1) == LAYERS  # all keys of the copy, once
-    assert mapped.count(1) == len(mapped) - LAYERS
-    for end, logits in zip(endings, received, strict=True):
-        whole = model(torch.cat([tokens[:, :CUT], end], 1), use_cache=False).logits
-        torch.testing.assert_close(logits, whole[:, CUT:], **ROUNDING)
 
 
 def test_maps_of_another_name_do_not_continue(tokens):

@@ -99,29 +99,6 @@ def unknown_lengths(parts):
     return da.concatenate(blocks, allow_unknown_chunksizes=True)
 
 
-def with_empty_partitions(values):
-    """The first, the last and a middle partition have no rows."""
-    return unknown_lengths([values[:0], values[:150], values[:0], values[:0], values[150:], values[:0]])
-
-
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_partitions_without_rows_are_no_matter(name):
-    y = targets(name, X)
-    lazy, series = with_empty_partitions(X), None if y is None else with_empty_partitions(y)
-    expected = output(clone(MODELS[name]).fit(X, y), X)
-    model = clone(MODELS[name]).fit(lazy, series)
-    found = output(model, lazy).compute()
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    if name == "k-means":
-        assert len(set(zip(found.tolist(), expected.tolist(), strict=True))) == 3
-    else:
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    if name == "process":
-        assert model.predict(lazy, return_std=True)[1].compute().shape == (ROWS,)
-    if name != "features":
-        model.partial_fit(lazy, series)
-
-
 def test_rows_outside_the_sampled_blocks_are_found():
     """Only block 1 of 40 has rows, and 16 blocks from 0 to 39 are sampled first."""
     blocks = [slice(None) if k == 1 else slice(0) for k in range(40)]
@@ -199,16 +176,6 @@ def test_blocks_are_read_in_smaller_blocks(monkeypatch):
     seen = module.DaskRows(LAZY, None, 64).reduce(lambda block: [len(block.x)], lambda a, b: a + b)
     assert max(seen) == 10
     assert sum(seen) == ROWS
-
-
-def test_a_bar_counts_tasks(monkeypatch):
-    seen = []
-    monkeypatch.setattr(module, "advance", lambda *state: seen.append(state))
-    with progress():
-        clone(MODELS["ridge"]).fit(LAZY, lazy_targets("ridge"))
-    names, done, total = zip(*seen, strict=True)
-    assert set(names) == {"tasks"}
-    assert done[-1] == total[-1] > ROWS // CHUNK
 
 
 def dying(x, block_info=None, marker=None):

@@ -25,8 +25,6 @@ from hrf.advice.kernel_advisor import ADVISED
 from hrf.advice.kernel_advisor import NAMES as MAP_NAMES
 from hrf.learn import KernelClassifier, KernelKMeans, KernelRidge, RandomFeatures, load
 from hrf.learn import rows as rows_module
-from hrf.learn.random_features import combined_moments, moments
-from hrf.learn.rows import Block
 from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
 NAMES = sorted(MODELS)
@@ -317,16 +315,6 @@ def test_gamma_scale_is_that_of_scikit_learn():
     fitted = RandomFeatures(feature_map="positive").fit(X)
     assert fitted.gamma_ == pytest.approx(1 / (COLUMNS * X.var()), rel=1e-12)
     assert RandomFeatures(feature_map="positive").fit(np.ones((9, 2))).gamma_ == 1.0
-
-
-def test_moments_of_parts_make_the_moments_of_all():
-    parts = [moments(Block(part)) for part in np.array_split(X + 1e4, 7)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = combined_moments(total, part)
-    n, mean, squares = total
-    assert (n, mean, squares / n) == pytest.approx((X.size, X.mean() + 1e4, X.var()), rel=1e-9)
-    assert combined_moments((0, 0.0, 0.0), (0, 0.0, 0.0)) == (0, 0.0, 0.0)
 
 
 @pytest.mark.stat

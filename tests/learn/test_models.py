@@ -24,7 +24,6 @@ from hrf.learn import (
     classifier,
 )
 from hrf.learn.classifier import LOSSES
-from hrf.learn.rows import Block, Sums
 from learn.models import FIXED, ROWS, rows, targets
 
 X = rows()
@@ -89,19 +88,6 @@ def test_the_number_of_targets_stays_the_same():
         with pytest.raises(ValueError, match=f"y has {n} targets per row; expected 2, as in the rows before"):
             model.partial_fit(X, y[:, :n])
     assert len(model.sums_.targets) == 2
-
-
-def test_sums_of_parts_are_sums_of_all():
-    f = np.random.default_rng(0).normal(size=(30, 4)) + 5
-    y = f[:, :1]
-    whole = Sums.of(Block(f, y))
-    parts = Sums.of(Block(f[:11], y[:11])).plus(Sums.of(Block(f[11:], y[11:])))
-    for a, b in zip(whole, parts, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-13)
-    centred = f - f.mean(0)
-    np.testing.assert_allclose(whole.centred().gram, centred.T @ centred, atol=1e-10)
-    np.testing.assert_allclose(whole.centred().cross, centred.T @ centred[:, :1], atol=1e-10)
-    np.testing.assert_allclose(whole.centred().squares, np.square(centred[:, 0]).sum(), atol=1e-10)
 
 
 # Principal components.
@@ -324,16 +310,6 @@ def in_parts(order, y=TWO, n_parts=4, **given):
     for part in np.array_split(order, n_parts):
         model.partial_fit(X[part], y[part], classes=np.unique(y))
     return model
-
-
-@both_losses
-@pytest.mark.parametrize("order", ORDERS)
-def test_parts_in_any_order_are_a_fit_while_all_rows_are_kept(loss, order):
-    """The minimum is the same; the searches for it end within the tolerance of each other."""
-    model = in_parts(ORDERS[order], loss=loss, tol=1e-7)
-    whole = KernelClassifier(loss=loss, tol=1e-7, **GIVEN).fit(X, TWO)
-    np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-3)
-    assert len(model.kept_[0]) == ROWS
 
 
 @both_losses

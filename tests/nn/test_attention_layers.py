@@ -265,17 +265,6 @@ def test_conversion_keeps_what_a_module_is():
     assert layer(x, y, torch.randn(1, KEYS, WIDTH).bfloat16())[0].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("feature_map", ["angular", "positive", "trigonometric"])
-def test_layers_are_built_on_the_meta_device_and_filled_later(feature_map):
-    kind = hrf.nn.TransformerEncoderLayer
-    filled, x = kind(WIDTH, HEADS, feature_map=feature_map).eval(), torch.randn(LENGTH, WIDTH)
-    with torch.device("meta"):
-        layer = kind(WIDTH, HEADS, feature_map=feature_map).eval()
-    assert all(tensor.is_meta for tensor in layer.state_dict().values())
-    layer.to_empty(device="cpu").load_state_dict(filled.state_dict())
-    assert layer(x).equal(filled(x))
-
-
 # Training: gradients, redraws, dropout.
 
 

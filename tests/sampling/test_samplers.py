@@ -91,14 +91,6 @@ def test_draws_of_a_query_are_independent_or_distinct(sampler):
         assert_fits(counts, torch.cat([expected[~rare], expected[rare].sum().clamp(min=1e-9)[None]]))
 
 
-def test_all_queries_of_a_batch_have_their_own_distribution(sampler):
-    flat, each = QUERIES.flatten(0, 1), everything().flatten(0, 1)
-    apart = torch.stack([sampler.log_prob(q, ids) for q, ids in zip(flat, each, strict=True)])
-    torch.testing.assert_close(
-        sampler.log_prob(QUERIES, everything()).flatten(0, 1), apart, rtol=1e-12, atol=1e-12
-    )
-
-
 def test_copies_draw_the_same(sampler):
     other = SAMPLERS["exact"]() if isinstance(sampler, ExactSoftmaxSampler) else copy.deepcopy(sampler)
     other.rebuild_(torch.zeros(CLASSES, DIM, dtype=torch.float64))
@@ -198,13 +190,6 @@ def test_the_exact_sampler_states_the_softmax(monkeypatch):
 # Single steps of a draw.
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_branches_without_weight_are_never_chosen(dtype):
-    weights = torch.tensor([[0, 0, 1, 0, 3, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 2]], dtype=dtype)
-    chosen = choice.choose(weights, 10_000, torch.Generator().manual_seed(0))
-    assert (weights.gather(1, chosen) > 0).all()
-
-
 @pytest.mark.parametrize("size", [1e-45, 4e-44, 1e-38, 1.0, 1e38])
 def test_weights_of_any_size(size, monkeypatch):
     """The largest random number chooses the last branch with weight, even where weights are subnormal."""
@@ -219,17 +204,6 @@ def test_a_long_class_without_mass_hides_no_other():
     torch.testing.assert_close(weights, torch.tensor([[0.0, 0.2, 0.1 / math.e, 0.0]]))
     nothing = choice.branch_weights(torch.zeros(1, 4), torch.full((4,), -torch.inf), floor=0.0)
     assert nothing.equal(torch.zeros(1, 4))
-
-
-@pytest.mark.parametrize("n_rows", [3, 50])
-def test_products_with_chosen_rows(n_rows):
-    """Rows in any order and repeated, fewer and more of them than there are."""
-    torch.manual_seed(0)
-    x, rows = torch.randn(6, 5, dtype=torch.float64), torch.randn(n_rows, 5, dtype=torch.float64)
-    index = torch.randint(n_rows, (6, 8))
-    index[0] = 2
-    expected = torch.einsum("nd,njd->nj", x, rows[index])
-    torch.testing.assert_close(choice.chosen_products(x, rows, index), expected, rtol=1e-13, atol=1e-13)
 
 
 # Arguments that samplers share.
