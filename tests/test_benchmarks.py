@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from sklearn.linear_model import Ridge
 from torch.nn import functional as F
 
 import hrf
@@ -386,3 +387,24 @@ def test_tables_match_the_recorded_results(page):
 def test_a_table_without_a_place_is_an_error():
     with pytest.raises(ValueError, match=r"speed\.md has 0 places for the table 'attention'"):
         tables.filled(Path("docs/speed.md"), "no tables", ROOT)
+
+
+def test_errors_of_kernel_methods_are_shares_or_roots_and_ridge_is_that_of_scikit_learn():
+    data, classes = problem(), problem(classes=True)
+    assert kernel_measure.error_of(data.new_y + 0.5, data) == pytest.approx(0.5)
+    assert kernel_measure.error_of(classes.new_y, classes) == 0
+    assert kernel_measure.error_of(classes.new_y[:, ::-1], classes) == 1
+    weights, intercept = kernel_measure._ridge(X, X[:, :1] ** 2, 0.1)
+    model = Ridge(alpha=0.1).fit(X, X[:, 0] ** 2)
+    np.testing.assert_allclose(weights[:, 0], model.coef_, rtol=1e-9)
+    assert intercept[0] == pytest.approx(model.intercept_)
+
+
+def test_shares_of_good_picks_and_lengths_from_which_a_map_pays():
+    picks = {1: [advisor.Pick("a", 1.0, "a", 1.0), advisor.Pick("a", 1.09, "b", 1.0)]}
+    picks[2] = [advisor.Pick("b", 1.2, "a", 1.0), advisor.Pick("b", 0.5, "b", 0.5)]
+    assert advisor.within_a_tenth(picks)[0] == 0.75
+    per_key = flops.exact_flops(32, 32, 1)
+    assert flops.pays_from(1280, 0.0, per_key, 512) == 10
+    length = flops.pays_from(1280 + 0.2 * per_key * 512, 0.2, per_key, 512)
+    assert 1280 + 0.2 * per_key * length == pytest.approx(per_key * length)

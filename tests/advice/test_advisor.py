@@ -468,3 +468,37 @@ def test_no_better_is_said_of_what_is_no_better(found, error, word):
     text = warning(replace(with_errors(found, error, [2.0, 2.0]), uniform=1.0))
     words = re.findall(r"(\w+) better than ignoring queries and keys", text)
     assert words == ([] if word is None else [word])
+
+
+def test_flops_of_summaries_by_hand():
+    """At 512 tokens there are 64 groups and 64 clusters; keys of 2 and values of 3."""
+    trees, sums = 26 * 2 * 12 + 12 * 4, 2 * 64 * 7 + 2 * 64 * 5
+    assert errors.summary_flops(512, 2, 3, 0.5) == trees + sums + 0.5 * 512 * 10
+
+
+def test_the_largest_map_within_a_budget_by_count_and_by_measurement():
+    """A measured cost may jump, as from a cache that overflows: it is never extrapolated."""
+
+    def build(m: int) -> hrf.FeatureMap:
+        return hrf.AngularHybrid(4, n_projections=m, n_coefficient_projections=2)
+
+    for count, limit in ((lambda phi: phi.active_width, 100), (lambda phi: phi.flops(), 5000)):
+        m = candidates.largest_within(build, count, limit)
+        assert count(build(m)) <= limit < count(build(m + 1))
+    with pytest.raises(ValueError, match="even one projection"):
+        candidates.largest_within(build, lambda phi: phi.active_width, 11)
+
+    def cost(phi: hrf.Positive) -> float:
+        return phi.feature_dim / 100 * (1 if phi.feature_dim < 60 else 3)
+
+    m = candidates.largest_measured(lambda m: hrf.Positive(4, n_projections=m), cost, 1, 8)
+    assert cost(hrf.Positive(4, n_projections=m)) <= 1.1
+
+
+@pytest.mark.stat
+def test_predictions_agree_with_measurements():
+    """Up to the other pairs that they are of. (Positive estimates have tails too long for 20 draws.)"""
+    advice = hrf.advise(*data.easy(), budget=BUDGET, objective="kernel", n_redraws=20)
+    for name in ("trigonometric", "FAVOR++", "clustered separable 16"):
+        c = candidate(advice, name)
+        assert c.low / 1.2 <= c.predicted <= 1.2 * c.high, name
