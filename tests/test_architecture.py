@@ -12,30 +12,19 @@ SOURCE = Path(hrf.__file__).parent
 
 # Rooms in the order of the flow. `theory` comes before everything it is to witness.
 ROOMS = [
-    "checks",
-    "atomic_write",
-    "numerics",
-    "registry",
-    "tuning",
-    "_core",
-    "kernels",
-    "theory",
-    "projections",
-    "fitting",
-    "features",
-    "_attention",
-    "choice",
-    "sampling",
-    "distributed",
-    "nn",
-    "integrations",
-    "pages",
-    "report",
-    "advice",
-    "learn",
-    "read_arrays",
-    "cli",
-    "__main__",
+    *(
+        "checks",
+        "atomic_write",
+        "numerics",
+        "registry",
+        "tuning",
+        "_core",
+        "kernels",
+        "theory",
+        "projections",
+    ),
+    *("fitting", "features", "_attention", "choice", "sampling", "distributed", "nn", "integrations"),
+    *("pages", "report", "advice", "learn", "read_arrays", "cli", "__main__"),
 ]
 
 

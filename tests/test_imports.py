@@ -24,18 +24,8 @@ from hrf.features import clustered
 from hrf.fitting import KINDS, DiagonalKind, MatrixKind
 from hrf.nn import NAMES, MapName
 
-HEAVY = [
-    "dask",
-    "distributed",
-    "matplotlib",
-    "numba",
-    "pandas",
-    "rich",
-    "scipy.stats",
-    "sklearn",
-    "torch._dynamo",
-]
-HEAVY += ["transformers", "typer"]
+HEAVY = ["dask", "distributed", "matplotlib", "numba", "pandas", "rich", "scipy.stats", "sklearn"]
+HEAVY += ["torch._dynamo", "transformers", "typer"]
 
 
 def python(*arguments: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from attention.data import assert_equals_reference, assert_same, inputs, padding
 from features.registry import DIM, MAPS, PARTLY_EXACT, build
 from hrf import tuning
 from hrf._attention import reference
+from properties.strategies import SMALL_BLOCKS
 
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
@@ -21,18 +24,10 @@ every_engine = pytest.mark.parametrize("name", [*ENGINES, "partly exact with def
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+def small_blocks():
     """Several blocks, chunks, parts of the rows and spans of a row, the last not full."""
-    monkeypatch.setattr(tuning, "CAUSAL_CHUNK", 4)
-    monkeypatch.setattr(tuning, "DENSE_FLOATS", 1)
-    monkeypatch.setattr(tuning, "DENSE_LEAST_ROWS", 4)
-    monkeypatch.setattr(tuning, "UNSCALED_FLOATS", 1)
-    monkeypatch.setattr(tuning, "UNSCALED_ROWS", 4)
-    monkeypatch.setattr(tuning, "ROWS_INFERENCE", 27)
-    monkeypatch.setattr(tuning, "ROWS_FORWARD", 18)
-    monkeypatch.setattr(tuning, "ROWS_BACKWARD", 9)
-    monkeypatch.setattr(tuning, "CLUSTER_TOKENS", 4)
-    monkeypatch.setattr(tuning, "PAIR_FLOATS", 128)
+    with patch.multiple(tuning, **SMALL_BLOCKS):
+        yield
 
 
 IGNORED = padding(3, 9)

@@ -14,17 +14,7 @@ import hrf
 from hrf.integrations.transformers import convert, decoding, register
 from hrf.integrations.transformers import decoding as module
 from hrf.integrations.transformers.decoding import hashes
-from integrations.models import (
-    LAYERS,
-    LENGTH,
-    ROUNDING,
-    VOCABULARY,
-    batches,
-    gpt2,
-    llama,
-    made,
-    padded,
-)
+from integrations.models import LAYERS, LENGTH, ROUNDING, VOCABULARY, batches, gpt2, llama, made, padded
 
 CUT = 7
 

@@ -18,18 +18,7 @@ from hrf.integrations.transformers import (
     register,
     save_maps,
 )
-from integrations.models import (
-    BATCH,
-    GROUPED,
-    HEADS,
-    LAYERS,
-    LENGTH,
-    SIZES,
-    batches,
-    bert,
-    llama,
-    made,
-)
+from integrations.models import BATCH, GROUPED, HEADS, LAYERS, LENGTH, SIZES, batches, bert, llama, made
 from tools import supported_models
 
 COMMON = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}

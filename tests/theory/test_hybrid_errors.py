@@ -51,13 +51,7 @@ from hrf.theory.sphere import (
     log_w,
     max_relative_error_base,
 )
-from theory.references import (
-    gauss_hermite,
-    haar_blocks,
-    rotated_pair,
-    terms,
-    within_five_standard_errors,
-)
+from theory.references import gauss_hermite, haar_blocks, rotated_pair, terms, within_five_standard_errors
 
 
 def tensor(*values):
