@@ -19,7 +19,7 @@ every_map = pytest.mark.parametrize("name", MAPS)
 
 EPS = torch.finfo(torch.float64).eps
 
-DRAWS = 10_000
+DRAWS = 20_000
 NORMS = (0.0, 1e-4, 1.0, 10.0, 100.0)
 # One map per class and kind of matrix; tracing takes a second each.
 COMPILED = [
