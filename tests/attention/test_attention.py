@@ -295,6 +295,18 @@ def test_prefill_and_steps_are_causal_attention(name):
 
 
 @every_engine
+def test_steps_without_gradients_are_causal_attention_and_count_alike(name):
+    phi, whole, pieces = build(name), hrf.Denominator(), hrf.Denominator()
+    qkv = [3 * t.detach() for t in inputs(2, length=10)]
+    expected = hrf.attention(*qkv, phi, is_causal=True, scale=1.0, denominator=whole)
+    state = hrf.AttentionState(phi, scale=1.0, denominator=pieces)
+    received = [state.prefill(*_cut(qkv, 0, 6))]
+    received += [state.step(*(t[..., i, :] for t in qkv)).unsqueeze(-2) for i in range(6, 10)]
+    torch.testing.assert_close(torch.cat(received, -2), expected)
+    assert (whole.clamped, whole.clipped) == (pieces.clamped, pieces.clipped)
+
+
+@every_engine
 @pytest.mark.parametrize("cut", [0, 1, 4, 6, 9])
 def test_split_anywhere_and_resume(name, cut):
     qkv = inputs(2)
