@@ -19,7 +19,7 @@ ENGINES = {
     "Positive": "hrf.Positive(64, n_projections=128)",
     "Trigonometric": "hrf.Trigonometric(64, n_projections=128)",
     "AngularHybrid": "hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)",
-    "ClusteredHybrid": "hrf.ClusteredHybrid.fit(q[0], q[0], heads=8, base='separable', exact_share=0.1)",
+    "ClusteredHybrid": "hrf.ClusteredHybrid.fit(q[0], q[0], heads=8, n_clusters=(16, 16), base='separable')",
     "SummarisedAttention": "hrf.SummarisedAttention()",
 }
 SCRIPT = """

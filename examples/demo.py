@@ -72,8 +72,8 @@ def main() -> None:
     ]
     console.print(table(("attention", "relative error", "milliseconds", "times as fast"), texts, title=title))
     console.print(
-        "Queries and keys have length 1 here, where maps that are not fitted are accurate. Those of a trained model are "
-        "longer: take hrf.SummarisedAttention(), or fit a map. Next, all maps are fitted to data and compared.",
+        "Queries and keys have length 1 here, where maps that are not fitted are accurate. Those of trained models "
+        "are longer: take hrf.SummarisedAttention(), or fit a map. Next, all maps are fitted to data and compared.",
         highlight=False,
     )
 

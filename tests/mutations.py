@@ -5,21 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-TOKENS = [
-    b"",
-    b"0",
-    b"-1",
-    b"999999999999",
-    b"1e999",
-    b"null",
-    b"[" * 2000,
-    b"{",
-    b'"',
-    b"\x00",
-    b"\xff" * 8,
-    b"(",
-    b";",
-]
+TOKENS = [b"", b"0", b"-1", b"999999999999", b"1e999", b"null", b"[" * 2000]
+TOKENS += [b"{", b'"', b"\x00", b"\xff" * 8, b"(", b";"]
 
 
 def damaged(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:

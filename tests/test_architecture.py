@@ -11,15 +11,8 @@ import hrf
 SOURCE = Path(hrf.__file__).parent
 
 # Rooms in the order of the flow. `theory` comes before everything it is to witness.
-ROOMS = [
-    "checks",
-    "atomic_write",
-    "numerics",
-    "registry",
-    "tuning",
-    "_core",
-    "kernels",
-    "theory",
+ROOMS = ["checks", "atomic_write", "numerics", "registry", "tuning", "_core", "kernels", "theory"]
+ROOMS += [
     "projections",
     "fitting",
     "features",
@@ -29,15 +22,8 @@ ROOMS = [
     "sampling",
     "distributed",
     "nn",
-    "integrations",
-    "pages",
-    "report",
-    "advice",
-    "learn",
-    "read_arrays",
-    "cli",
-    "__main__",
 ]
+ROOMS += ["integrations", "pages", "report", "advice", "learn", "read_arrays", "cli", "__main__"]
 
 
 def imports(path: Path) -> set[str]:

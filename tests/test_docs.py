@@ -15,67 +15,35 @@ from hrf_paper.experiments.experiment import RULE
 ROOT = Path(__file__).parent.parent
 PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
 
+CLAIM = {"sentence": "It is.", "matching": "", "matched": 1, "total": 2, "cases": "GPUs", "criterion": ""}
+CLAIMS = [
+    {"claim": "cheaper | faster", "paper": "8×", "ours": "7×", "verdict": "holds", "matching": "equal width"},
+    {
+        "claim": "always",
+        "paper": "yes",
+        "ours": "no",
+        "verdict": "fails",
+        "criterion": "within two deviations",
+    },
+    {"claim": "on GPUs", "paper": "-", "ours": "-", "verdict": "partly"},
+]
+CLAIMS[0] |= {"matched": 6, "total": 6, "cases": "sizes"}
+CLAIMS[1] |= {"matched": 1, "total": 22, "cases": "printed numbers"}
 RESULT = {
     "experiment": "cost",
     "title": "Cost of features",
-    "claims": [
-        {
-            "claim": "cheaper | faster",
-            "paper": "8×",
-            "ours": "7×",
-            "verdict": "holds",
-            "sentence": "It is.",
-            "matching": "equal width",
-            "matched": 6,
-            "total": 6,
-            "cases": "sizes",
-            "criterion": "",
-        },
-        {
-            "claim": "always",
-            "paper": "yes",
-            "ours": "no",
-            "verdict": "fails",
-            "sentence": "Not always.",
-            "matching": "",
-            "matched": 1,
-            "total": 22,
-            "cases": "printed numbers",
-            "criterion": "within two deviations",
-        },
-        {
-            "claim": "on GPUs",
-            "paper": "-",
-            "ours": "-",
-            "verdict": "partly",
-            "sentence": "On one of two.",
-            "matching": "",
-            "matched": 1,
-            "total": 2,
-            "cases": "GPUs",
-            "criterion": "",
-        },
-    ],
+    "claims": [CLAIM | claim for claim in CLAIMS],
     "timings": {"claims": []},
     "command": "hrf reproduce cost",
 }
 
 
-def test_a_section_goes_up_to_the_next_heading():
-    text = expand("{{ README.md # Which map for my data? }}")
-    assert text.startswith("Fit every family")
-    assert "performer-pytorch" not in text
-
-
-def test_a_comment_in_a_fence_is_no_heading():
-    assert "# makes .venv" in expand("{{ README.md # Start }}")
-
-
-def test_paths_lead_from_the_site():
-    assert "](install.md)" in expand("{{ README.md # Start }}")
-
-
-def test_a_missing_section_is_named():
+def test_sections_are_quoted_up_to_the_next_heading_with_paths_from_the_site():
+    assert expand("{{ README.md # Which map for my data? }}").startswith("Fit every family")
+    assert "performer-pytorch" not in expand("{{ README.md # Which map for my data? }}")
+    start = expand("{{ README.md # Start }}")
+    assert "# makes .venv" in start  # a comment in a fence is no heading
+    assert "](install.md)" in start
     with pytest.raises(
         ValueError, match=r"README\.md has no heading 'Nothing'; expected one of hrf: softmax"
     ):
@@ -121,25 +89,19 @@ def test_gallery_without_results_says_what_is_missing(tmp_path):
 
 def test_gallery_shows_each_claim_with_both_values(tmp_path):
     (tmp_path / "cost.json").write_text(json.dumps(RESULT), encoding="utf-8")
-    page = gallery(tmp_path)
-    start = "| [cost](#cost) | **"
-    assert (
-        f"{start}✓ 6 of 6 sizes reproduced**{{ .holds }} | cheaper \\| faster *At equal width.* | 8× | 7× |"
-        in page
-    )
+    (tmp_path / "new.json").write_text(json.dumps(RESULT | {"experiment": "new"}), encoding="utf-8")
+    page, start = gallery(tmp_path), "| [cost](#cost) | **"
     counted = "✗ 1 of 22 printed numbers reproduced**{ .fails } (within two deviations)"
-    assert f"{start}{counted} | always | yes | no |" in page
-    assert f"{start}◦ 1 of 2 GPUs reproduced**{{ .open }} | on GPUs | - | - |" in page
+    for row in (
+        f"{start}✓ 6 of 6 sizes reproduced**{{ .holds }} | cheaper \\| faster *At equal width.* | 8× | 7× |",
+        f"{start}{counted} | always | yes | no |",
+        f"{start}◦ 1 of 2 GPUs reproduced**{{ .open }} | on GPUs | - | - |",
+    ):
+        assert row in page
     assert RULE in page
     assert "](results/cost.png)" in page
-    assert "hrf reproduce cost" in page
-    assert "- `cost`" not in page
+    assert "[new](#new)" in page
     assert "- `uci`" in page
-
-
-def test_gallery_takes_experiments_it_does_not_know(tmp_path):
-    (tmp_path / "new.json").write_text(json.dumps(RESULT | {"experiment": "new"}), encoding="utf-8")
-    assert "[new](#new)" in gallery(tmp_path)
 
 
 def test_a_result_without_its_keys_is_refused(tmp_path):

@@ -21,17 +21,8 @@ SOURCE = [path for path in CODE if "src" in path.relative_to(ROOT).parts]
 MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 600, 60, 10
 # Members of named tuples, which are public, and of tensors and modules of PyTorch and Transformers, which have no other
 # name.
-PUBLIC = {
-    "_replace",
-    "_fields",
-    "_asdict",
-    "_make",
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_version",
-    "_attn_implementation",
-}
+PUBLIC = {"_replace", "_fields", "_asdict", "_make"}
+PUBLIC |= {"_parameters", "_buffers", "_modules", "_version", "_attn_implementation"}
 
 
 def name(path: Path) -> str:

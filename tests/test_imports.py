@@ -1,31 +1,31 @@
-"""``import hrf`` imports nothing heavy, and everything is there at its first use."""
+"""Names: `import hrf` is light, everything is there at its first use, and types list the words of options."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import torch
 
 import hrf
+from hrf import projections
+from hrf._attention.denominator import RULES, Rule
+from hrf.advice.candidates import UNITS, Unit
+from hrf.advice.errors import OBJECTIVES, Objective
+from hrf.features import clustered
+from hrf.fitting import KINDS, DiagonalKind, MatrixKind
+from hrf.nn import NAMES, MapName
 
-HEAVY = [
-    "dask",
-    "distributed",
-    "matplotlib",
-    "numba",
-    "pandas",
-    "rich",
-    "scipy.stats",
-    "sklearn",
-    "torch._dynamo",
-    "transformers",
-    "typer",
-]
+HEAVY = ["dask", "distributed", "matplotlib", "numba", "pandas", "rich", "scipy.stats", "sklearn"]
+HEAVY += ["torch._dynamo", "transformers", "typer"]
 
 
 def python(*arguments: str) -> str:
@@ -40,39 +40,28 @@ def loaded_by(code: str, *names: str) -> list[str]:
     return [name for name in python("-c", probe.format(code)).split() if name in names]
 
 
-def test_import_is_light():
+def test_import_and_a_map_are_light():
     assert loaded_by("import hrf", *HEAVY, "hrf.features", "hrf.theory", "hrf._attention") == []
-
-
-def test_a_map_is_light():
     code = "import hrf\nhrf.Positive(4, n_projections=2).queries(torch.randn(3, 4))"
     seen = "hrf.features.exponential"  # so that the probe is seen to work
     assert loaded_by(code, *HEAVY, "hrf.nn", "hrf.advice", seen) == [seen]
 
 
 def test_version_and_help_need_no_torch():
-    for option in ("--version", "--help"):
-        code = f"""
-import sys
-sys.argv = ["hrf", "{option}"]
-from hrf.cli import main
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code
+    code = """
+import runpy, sys
+for option in ("--help", "--version"):
+    sys.argv = ["hrf", option]
+    try:
+        runpy.run_module("hrf", run_name="__main__")
+    except SystemExit as stop:
+        assert not stop.code
 print("torch" in sys.modules, "hrf.cli.advise" in sys.modules)
 """
-        assert python("-c", code).splitlines()[-1] == "False True"
-
-
-def test_python_m():
-    assert python("-m", "hrf", "--version") == f"hrf {hrf.__version__}\n"
-    assert "Usage: hrf " in python("-m", "hrf", "--help")
-
-
-def test_modules_are_there_without_an_import_of_their_own():
-    code = "import hrf; print(hrf.theory.__name__, hrf.features.flops.__name__, hrf.coefficients.__name__)"
-    assert python("-c", code) == "hrf.theory hrf.features.flops hrf.features.coefficients\n"
+    *help_text, version, loaded = python("-c", code).splitlines()
+    assert "Usage: hrf " in "\n".join(help_text)
+    assert version == f"hrf {hrf.__version__}"
+    assert loaded == "False True"
 
 
 def test_names_are_those_that_type_checkers_see():
@@ -84,9 +73,11 @@ def test_names_are_those_that_type_checkers_see():
     assert sorted(alias.name for node in block.body for alias in node.names) == hrf.__all__
 
 
-def test_all_names_are_listed_and_star_imports_them():
+def test_all_names_are_listed_and_modules_need_no_import_of_their_own():
     code = "import hrf; print(set(hrf.__all__) <= set(dir(hrf))); from hrf import *; print(Positive, theory.__name__)"
-    assert python("-c", code) == "True\n<class 'hrf.features.exponential.Positive'> hrf.theory\n"
+    code += "; print(hrf.features.flops.__name__, hrf.coefficients.__name__)"
+    found = ["True", "<class 'hrf.features.exponential.Positive'> hrf.theory"]
+    assert python("-c", code).splitlines() == [*found, "hrf.features.flops hrf.features.coefficients"]
 
 
 def test_unknown_names():
@@ -98,34 +89,86 @@ def test_unknown_names():
 
 def test_files_and_pickles_are_read_before_anything_else_is_imported(tmp_path):
     """Classes that a file names are known, whichever name of hrf is used first."""
-    phi = hrf.Hybrid(
-        [hrf.OptimalPositive(4, n_projections=2), hrf.Trigonometric(4, n_projections=2)],
-        [hrf.coefficients.Angular(4, n_projections=2)],
-    )
+    bases = [hrf.OptimalPositive(4, n_projections=2), hrf.Trigonometric(4, n_projections=2)]
+    phi = hrf.Hybrid(bases, [hrf.coefficients.Angular(4, n_projections=2)])
     phi.save(tmp_path / "map.safetensors")
     (tmp_path / "map.pickle").write_bytes(pickle.dumps(phi))
     code = """
 import sys, pathlib, pickle, torch
-place = pathlib.Path(sys.argv[1])
-a = pickle.loads((place / "map.pickle").read_bytes())
-import hrf
-b = hrf.load(place / "map.safetensors")
-x = torch.randn(3, 4)
-print(torch.equal(a.queries(x), b.queries(x)))
+place, x = pathlib.Path(sys.argv[1]), torch.ones(3, 4)
+if sys.argv[2] == "pickle":
+    phi = pickle.loads((place / "map.pickle").read_bytes())
+else:
+    import hrf
+    phi = hrf.load(place / "map.safetensors")
+print(phi.queries(x).sum().item())
 """
-    assert python("-c", code, str(tmp_path)) == "True\n"
-    assert python("-c", code.replace("a = pickle", "a = b = pickle", 1), str(tmp_path)) == "True\n"
+    for first in ("pickle", "file"):
+        found = float(python("-c", code, str(tmp_path), first))
+        assert found == pytest.approx(phi.queries(torch.ones(3, 4)).sum().item(), rel=1e-6)
 
 
-def test_names_of_hrf_stay_with_hrf(tmp_path):
-    """A class of a user is refused under a name of hrf, even if nobody has used hrf's class yet."""
-    code = f"""
-from hrf.features.base import FeatureMap
-from hrf.registry import name_of
-class {hrf.GaussianMixture.__name__}(FeatureMap): pass
-try:
-    name_of(GaussianMixture)
-except TypeError as error:
-    print(error)
-"""
-    assert "has the name of one; rename it" in python("-c", code)
+# Options with a fixed set of words.
+
+
+TABLES = {
+    "projection": (projections.ProjectionKind, projections.KINDS),
+    "sampler": (projections.ProjectionKind, projections._SAMPLERS),
+    "matrix": (MatrixKind, KINDS),
+    "diagonal": (DiagonalKind, [kind for kind in KINDS if kind.endswith("diagonal")]),
+    "base": (clustered.ClusterBase, clustered.BASES),
+    "fit of a base": (clustered.ClusterBase, clustered._FIT),
+    "features": (clustered.ResidualFeatures, clustered.FEATURES),
+    "default": (clustered.DefaultMap, clustered.DEFAULTS),
+    "unit": (Unit, UNITS),
+    "objective": (Objective, OBJECTIVES),
+    "denominator": (Rule, RULES),
+    "map of a layer": (MapName, NAMES),
+}
+
+
+@pytest.mark.parametrize("option", TABLES)
+def test_types_and_tables_have_the_same_words(option):
+    words, table = TABLES[option]
+    assert get_args(words) == tuple(table)
+
+
+def test_maps_of_convert():
+    pytest.importorskip("transformers")
+    from hrf.integrations.transformers.conversion import FITS, FitName
+
+    assert get_args(FitName) == tuple(FITS)
+
+
+def public_callables() -> Iterator[Callable[..., Any]]:
+    """Yield functions, constructors and methods that users can import from public modules."""
+    modules = (hrf, hrf.coefficients, hrf.fitting, hrf.nn, hrf.sampling, hrf.theory, projections)
+    for value in (getattr(module, name) for module in modules for name in module.__all__):
+        if inspect.isfunction(value):
+            yield value
+        elif inspect.isclass(value) and value.__module__.startswith("hrf."):
+            yield from (m for name, m in inspect.getmembers(value, inspect.isroutine) if is_own(name, m))
+
+
+def is_own(name: str, member: Any) -> bool:
+    """Whether a member is a constructor or public, and defined in this package."""
+    own = getattr(member, "__module__", None) or ""
+    return own.startswith("hrf.") and (name == "__init__" or not name.startswith("_"))
+
+
+def literals(hint: Any) -> set[Any]:
+    """Collect the words of a type hint, unions included."""
+    if get_origin(hint) is Literal:
+        return set(get_args(hint))
+    return set().union(*(literals(part) for part in get_args(hint)), set())
+
+
+def test_a_parameter_with_a_word_as_default_lists_its_words():
+    found = 0
+    for function in public_callables():
+        for parameter in inspect.signature(function).parameters.values():
+            if isinstance(parameter.default, str) and parameter.name != "name":  # for messages
+                found += 1
+                hint = get_type_hints(function)[parameter.name]
+                assert parameter.default in literals(hint), (function, parameter.name)
+    assert found > 10

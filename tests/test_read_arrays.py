@@ -1,15 +1,20 @@
+"""Arrays from files, damaged and huge ones included, and atomic writes."""
+
 from __future__ import annotations
 
+import io
 import sys
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
-from hrf import read_arrays
+from hrf import atomic_write, read_arrays
+from hrf.read_arrays import read_array
 
 ARRAY = np.arange(6.0).reshape(3, 2)
+
 NO_ARRAY = "is damaged, or holds no plain array of numbers"
 
 
@@ -107,3 +112,85 @@ def test_wine_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ValueError, match="need scikit-learn"):
         read_arrays.wine()
+
+
+NUMBERS = np.arange(24.0).reshape(6, 4)
+
+
+def bytes_of(write, *arguments, **arrays):
+    buffer = io.BytesIO()
+    write(buffer, *arguments, **arrays)
+    return buffer.getvalue()
+
+
+def contents():
+    return {
+        "npy": bytes_of(np.save, NUMBERS),
+        "npz": bytes_of(np.savez_compressed, x=NUMBERS),
+        "safetensors": save({"x": torch.from_numpy(NUMBERS)}),
+        "csv": b"a,b\n" + b"".join(b'%d,"%d"\n' % (i, i * i) for i in range(20)),
+    }
+
+
+def npy(header):
+    """Return a file with this header and little else."""
+    text = header.encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 4)}\n",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000000000, 4)}\n",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (\n",
+        "[" * 5000,
+    ],
+)
+def test_absurd_headers(header, tmp_path, monkeypatch):
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("numbers were allocated"))
+    (tmp_path / "x.npy").write_bytes(npy(header))
+    with pytest.raises(ValueError, match="is damaged, or holds no plain array of numbers"):
+        read_array(str(tmp_path / "x.npy"))
+
+
+def test_fields_longer_than_csv_allows(tmp_path):
+    (tmp_path / "x.csv").write_text("1," + "2" * 200_000)
+    with pytest.raises(ValueError, match=r"x\.csv cannot be read as \.csv: field larger than field limit"):
+        read_array(str(tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize("text", ["1;2\n3;4\n", "a;b\n1,5;2\n3;4,5\n", "1;2\n", "1,5;2,5\n2;3\n"])
+def test_semicolons_get_one_sentence(text, tmp_path):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.csv separates its values by semicolons; expected commas"):
+        read_array(str(tmp_path / "x.csv"))
+
+
+def test_semicolons_in_names_are_no_separators(tmp_path):
+    (tmp_path / "x.csv").write_text("a;b,c\n1,2\n")
+    assert read_array(str(tmp_path / "x.csv")).tolist() == [[1.0, 2.0]]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "numbers.json"
+    atomic_write.write(path, b"old")
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(path), "replace", full)
+    with pytest.raises(OSError, match=r"^cannot write .*numbers\.json: No space left on device$"):
+        atomic_write.write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folder_is_made_and_refused(tmp_path, monkeypatch):
+    assert atomic_write.folder(tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"^cannot write .*file: File exists$"):
+        atomic_write.folder(tmp_path / "file")
+    monkeypatch.setattr(atomic_write.os, "access", lambda path, mode: False)
+    with pytest.raises(OSError, match=r"^cannot write .*a: Permission denied$"):
+        atomic_write.folder(tmp_path / "a")

@@ -74,38 +74,25 @@ def test_one_seed_gives_one_advice(by_ridge):
     assert hrf.advise_kernel(X, Y, gamma=0.3, budget=32, seed=1).to_dict() != by_ridge.to_dict()
 
 
-def test_the_words_are_those_of_kernel_machines(by_kernel, by_ridge):
-    text = f"{by_kernel}"
-    assert "mean of the kernel" in text
-    assert "the root mean squared error of the kernel is" in text
-    assert "the relative error of ridge regression is" in f"{by_ridge}"
-    for advice in (by_kernel, by_ridge):
-        assert "attention" not in f"{advice}{advice.legend}"
-    assert by_ridge.uniform == 1
-
-
 def test_a_warning_if_nothing_is_better_than_a_mean():
     noise = torch.randn(200, 1, generator=GENERATOR)
     warning = hrf.advise_kernel(X, noise, gamma=0.3, budget=32).warning
     assert "hardly better than ignoring the rows (mean of the targets: 1.00). Rows have norm 1.4" in warning
-    assert warning.endswith(
-        "scale the columns (StandardScaler), raise the budget, lower gamma, or use the exact kernel."
-    )
 
 
 def test_targets_without_variation_are_left_out():
     assert hrf.advise_kernel(X, torch.ones(200, 1), gamma=0.3, budget=16).settings.objective == "gram"
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "softmax"])
 @pytest.mark.parametrize("name", NAMES)
-def test_maps_by_name_have_the_width_and_the_kernel(name, kernel):
-    phi = make_map(name, X, 40, kernel=kernel, projection="orthogonal", seed=0)
-    assert 32 <= phi.feature_dim <= 40
-    assert phi.kernel == {"rbf": "gaussian", "softmax": "softmax"}[kernel]
-    assert make_map(name, X, 1, kernel=kernel, projection="iid", seed=0).feature_dim >= 1
-    if name in ADVISED:
-        assert torch.equal(phi.queries(X), phi.keys(X))
+def test_maps_by_name_have_the_width_and_the_kernel(name):
+    for kernel, estimated in (("rbf", "gaussian"), ("softmax", "softmax")):
+        phi = make_map(name, X, 40, kernel=kernel, projection="orthogonal", seed=0)
+        assert 32 <= phi.feature_dim <= 40
+        assert phi.kernel == estimated
+        assert make_map(name, X, 1, kernel=kernel, projection="iid", seed=0).feature_dim >= 1
+        if name in ADVISED:
+            assert torch.equal(phi.queries(X), phi.keys(X))
 
 
 def test_rows_far_out_get_zeros():
@@ -119,25 +106,13 @@ def test_rows_far_out_get_zeros():
     ("arguments", "sentence"),
     [
         ({"gamma": 0.0}, "gamma is 0.0; expected a positive number"),
-        ({"gamma": 1.0, "kernel": "cosine"}, "kernel is 'cosine'; expected 'rbf' or 'softmax'"),
-        ({"gamma": 1.0, "rows": X[:7]}, "the number of rows is 7; expected 8 or more"),
-        (
-            {"gamma": 1.0, "targets": Y[:9]},
-            "the numbers of rows and targets are 200 and 9; expected one target per row",
-        ),
-        (
-            {"gamma": 1.0, "rows": X * np.nan},
-            "rows have 600 values that are NaN or infinite; expected finite values",
-        ),
-        ({"gamma": 1.0, "targets": Y * np.inf}, "targets have 200 values that are NaN or infinite"),
+        ({"kernel": "cosine"}, "kernel is 'cosine'; expected 'rbf' or 'softmax'"),
+        ({"rows": X[:7]}, "the number of rows is 7; expected 8 or more"),
+        ({"targets": Y[:9]}, "the numbers of rows and targets are 200 and 9; expected one target per row"),
+        ({"rows": X * np.nan}, "rows have 600 values that are NaN or infinite; expected finite values"),
+        ({"targets": Y * np.inf}, "targets have 200 values that are NaN or infinite"),
     ],
 )
 def test_what_cannot_be_advised_on_gets_a_sentence(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
-        hrf.advise_kernel(**{"rows": X} | arguments)
-
-
-def test_progress_is_reported():
-    seen = []
-    hrf.advise_kernel(X[:20], gamma=1.0, budget=8, progress=lambda *state: seen.append(state))
-    assert seen == [(name, index, len(ADVISED)) for index, name in enumerate([*ADVISED, ""])]
+        hrf.advise_kernel(**{"rows": X, "gamma": 1.0} | arguments)

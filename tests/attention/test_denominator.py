@@ -1,4 +1,4 @@
-"""Denominators: the bound holds, small ones are treated by the rule, and counted."""
+"""The quadratic twin against PyTorch; the rule of small denominators; outputs in the box of the values."""
 
 from __future__ import annotations
 
@@ -6,28 +6,60 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 import hrf
-from attention.data import inputs
+from attention.data import inputs, padding, random
 from features.registry import DIM, MAPS, build
+from hrf._attention import reference
 from hrf._attention.denominator import FLOOR, key_moments, log_bound
 from hrf._attention.inputs import check
 
+
+class Exact(hrf.FeatureMap):
+    """The softmax kernel itself, to any precision that its Taylor series has: no error of estimation."""
+
+    nonnegative = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim, self.heads, self.feature_dim = DIM, None, 0
+
+    def scaled_estimate(self, x, y):
+        logs = hrf.kernels.log_softmax_kernel(x, y)
+        return hrf.Features(torch.ones_like(logs), logs)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_is_softmax_attention_where_the_estimate_is_exact(is_causal, scale):
+    q, k, v = inputs(2)
+    expected = scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
+    received = reference.attention(q, k, v, Exact(), is_causal=is_causal, scale=scale)
+    torch.testing.assert_close(received, expected)
+
+
+def test_padding_and_grouped_queries_are_those_of_pytorch():
+    q, k, v = inputs(2, heads=4, key_heads=2)
+    ignore = padding(2, 9)
+    repeated = (t.repeat_interleave(2, -3) for t in (k, v))
+    expected = scaled_dot_product_attention(q, *repeated, ~ignore[:, None, None])
+    torch.testing.assert_close(reference.attention(q, k, v, Exact(), key_padding_mask=ignore), expected)
+
+
+def test_gaussian_kernel_attention_is_the_nadaraya_watson_estimate():
+    q, k, v = inputs(heads=1)
+    phi = hrf.GaussianKernel(Exact())
+    weights = hrf.kernels.gaussian(q, k)
+    expected = weights @ v / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(reference.attention(q, k, v, phi, scale=1.0), expected)
+
+
 NONNEGATIVE = {
-    "positive",
-    "exponential single",
-    "exponential real diagonal",
-    "exponential real full",
-    "exponential shifted",
-    "favor++",
-    "favor#",
-    "favor# asymmetric",
-    "clustered paper",
-    "clustered separable",
-    "clustered shrunk",
-    "clustered with metric",
-    "clustered with default",
-    "gaussian kernel of positive",
+    *("positive", "exponential single", "exponential real diagonal", "exponential real full"),
+    *("exponential shifted", "favor++", "favor#", "favor# asymmetric", "gaussian kernel of positive"),
+    *(f"clustered {kind}" for kind in ("paper", "separable", "shrunk", "with metric", "with default")),
 }
 
 
@@ -97,11 +129,9 @@ def test_raise_refuses_with_counts_and_advice():
 
 def test_positive_features_keep_their_ratio_however_small():
     q, k, v = (t.detach() for t in inputs(2))
-    phi = hrf.Positive(DIM, n_projections=4).double()
-    rule = hrf.Denominator("raise")
-    out = hrf.attention(
-        40 * q, 40 * k, v, phi, denominator=rule, scale=1.0
-    )  # kernel values around exp(±3000)
+    phi, rule = hrf.Positive(DIM, n_projections=4).double(), hrf.Denominator("raise")
+    # Kernel values around exp(±3000).
+    out = hrf.attention(40 * q, 40 * k, v, phi, denominator=rule, scale=1.0)
     assert rule.clamped == 0
     assert out.isfinite().all()
     # A mean of values with weights that are not negative.
@@ -120,3 +150,27 @@ def test_rows_with_a_small_denominator_pass_no_gradient_on():
     for t in (q, k, v):
         assert t.grad.isfinite().all()
         assert t.grad.any()
+
+
+# Outputs in the box of the values.
+
+
+both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
+
+
+def vectors(norm: float, *shape: int, seed: int) -> torch.Tensor:
+    return (norm * F.normalize(random(*shape, seed=seed), dim=-1)).float()
+
+
+def test_the_rule_is_better_than_none():
+    """Keys at norm 3 in 64 dimensions: estimates are noise, and dividing by noise is worse than the mean."""
+    phi = hrf.Trigonometric(64, n_projections=64, generator=torch.Generator().manual_seed(0))
+    q, k, v = (vectors(norm, 1, 2, 512, 64, seed=seed) for seed, norm in enumerate((3, 3, 1)))
+    exact = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    errors = {
+        rule: float((hrf.attention(q, k, v, phi, scale=1.0, denominator=rule) - exact).norm() / exact.norm())
+        for rule in ("clamp", "none")
+    }
+    assert errors["clamp"] < errors["none"]
+    box = (v.amax(-2, keepdim=True) - v.amin(-2, keepdim=True)).norm() * 512**0.5
+    assert errors["clamp"] <= float(box / exact.norm())

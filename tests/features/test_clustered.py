@@ -1,3 +1,5 @@
+"""Clustered hybrids and mixtures: fits, exact pairs, default maps, heads, files and what they refuse."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,15 +11,12 @@ from features.registry import X, Y, build
 from hrf.features.clustered import BASES
 
 
-def clouds(
-    n: int, *leading: int, seed: int, dim: int = 6, n_clusters: int = 3, spread: float = 0.2
-) -> Tensor:
-    """Points around a few centres: ``(*leading, n, dim)``."""
+def clouds(n: int, *leading: int, seed: int, spread: float = 0.2) -> Tensor:
+    """Points around three centres: ``(*leading, n, 6)``."""
     g = Generator().manual_seed(seed)
-    centers = 0.6 * torch.randn(n_clusters, dim, generator=g, dtype=torch.float64)
-    labels = torch.randint(n_clusters, (*leading, n), generator=g)
-    noise = torch.randn(*leading, n, dim, generator=g, dtype=torch.float64)
-    return centers[labels] + spread * noise
+    centers = 0.6 * torch.randn(3, 6, generator=g, dtype=torch.float64)
+    labels = torch.randint(3, (*leading, n), generator=g)
+    return centers[labels] + spread * torch.randn(*leading, n, 6, generator=g, dtype=torch.float64)
 
 
 Q, K = clouds(80, seed=0), clouds(90, seed=1)
@@ -28,46 +27,40 @@ def fit(**arguments) -> hrf.ClusteredHybrid:
     return hrf.ClusteredHybrid.fit(Q, K, **(defaults | arguments)).double()
 
 
-def kinds(base: str) -> list[str]:
-    if base == "separable":
-        return ["real-diagonal"]
-    return [kind for kind in hrf.fitting.KINDS if base != "paper" or kind.endswith("diagonal")]
+EXTRAS = [{}, {"default": "positive"}, {"default": "trigonometric", "default_share": 0.2}]
+FITS = [
+    ("separable", "real-diagonal"),
+    ("paper", "complex-diagonal"),
+    ("paper", "real-diagonal"),
+    *((base, kind) for base in ("moments", "shifted", "shrunk") for kind in hrf.fitting.KINDS),
+]
 
 
-@pytest.mark.parametrize(("base", "matrix"), [(b, k) for b in BASES for k in kinds(b)])
 @pytest.mark.parametrize(
-    "extra", [{}, {"default": "positive"}, {"default": "trigonometric", "default_share": 0.2}]
+    ("base", "matrix", "extra"), [(*case, EXTRAS[i % len(EXTRAS)]) for i, case in enumerate(FITS)]
 )
 def test_sparse_evaluation_equals_the_explicit_features(base, matrix, extra):
     phi = fit(base=base, matrix=matrix, n_clusters=(3, 2), **extra)
+    assert_features_equal_the_estimate(phi)
+
+
+def assert_features_equal_the_estimate(phi: hrf.FeatureMap) -> None:
     q, k = phi.queries(Q), phi.keys(K)
     bound = (phi.feature_dim + 100) * torch.finfo(torch.float64).eps * (q.abs() @ k.abs().mT)
     assert ((q @ k.mT - phi.estimate(Q, K)).abs() <= bound).all()
-
-
-def test_explicit_features_are_mostly_zero():
-    phi = fit(base="moments", n_clusters=(3, 2))
-    block = phi.feature_map.feature_dim
-    assert phi.feature_dim == 3 * 2 * block
-    assert (phi.queries(Q) != 0).sum(-1).max() == 2 * block
-    assert (phi.keys(K) != 0).sum(-1).max() == 3 * block
 
 
 @pytest.mark.parametrize("base", ["paper", "moments", "shifted"])
 def test_complex_matrices_leave_no_variance_at_the_centres(base):
     points = 3 * torch.eye(6, dtype=torch.float64)[:3] + 0.5
     mirrored = points.flip(0) * torch.tensor([1, -1, 1, -1, 1, -1], dtype=torch.float64)
-    phi = hrf.ClusteredHybrid.fit(
-        points, mirrored, n_clusters=(3, 3), n_projections=4, base=base, matrix="complex-diagonal"
-    ).double()
-    error = phi.relative_error(points, mirrored)
-    if base == "moments":  # the ridge leaves a small error
-        assert error.max() < 0.1
-    else:
-        assert error.max() < 1e-5  # centres and matrices are rounded to float32
+    options = {"n_clusters": (3, 3), "n_projections": 4, "matrix": "complex-diagonal"}
+    phi = hrf.ClusteredHybrid.fit(points, mirrored, base=base, **options).double()
+    # Centres and matrices are rounded to float32; the ridge of the moments leaves a small error.
+    assert phi.relative_error(points, mirrored).max() < (0.1 if base == "moments" else 1e-5)
 
 
-def test_exact_pairs_are_exact_and_reported():
+def test_exact_pairs_are_exact_heavy_and_reported():
     phi = fit(base="separable", n_clusters=(4, 6), exact_share=0.3)
     exact, kernel = phi.log_mse(Q, K).isneginf(), hrf.kernels.softmax(Q, K)
     estimate = phi.estimate(Q, K)
@@ -75,28 +68,10 @@ def test_exact_pairs_are_exact_and_reported():
     assert not torch.isclose(estimate[~exact], kernel[~exact], rtol=1e-6).all()
     assert phi.exact_share(Q, K) == pytest.approx(exact.double().mean().item())
     assert 0.05 < phi.exact_share(Q, K) <= 0.3
+    weights = kernel / kernel.sum(-1, keepdim=True)
+    assert weights[exact].mean() > 1.5 * weights[~exact].mean()
     with pytest.raises(ValueError, match="exact pairs of clusters have no features; use estimate"):
         phi.queries(Q)
-
-
-def test_exact_pairs_are_the_heavy_ones():
-    phi = fit(base="separable", n_clusters=(4, 6), exact_share=0.3)
-    weights = hrf.kernels.softmax(Q, K)
-    weights = weights / weights.sum(-1, keepdim=True)
-    exact = phi.log_mse(Q, K).isneginf()
-    assert weights[exact].mean() > 1.5 * weights[~exact].mean()
-
-
-def test_all_pairs_exact_is_the_kernel():
-    phi = fit(base="shifted", exact_share=1.0)
-    torch.testing.assert_close(phi.estimate(Q, K), hrf.kernels.softmax(Q, K), rtol=1e-14, atol=0)
-    assert phi.exact_share(Q, K) == 1.0
-
-
-def test_fitted_clusters_beat_isotropic_maps():
-    ours = fit(base="shifted").relative_error(Q, K).median()
-    theirs = hrf.Positive(6, n_projections=8).relative_error(Q, K).median()
-    assert ours < theirs / 5
 
 
 def test_dense_features_help_where_residuals_are_long():
@@ -155,16 +130,14 @@ def test_recentred_keys_are_the_means_of_the_sequence():
 @pytest.mark.parametrize("base", BASES)
 def test_heads_are_fitted_one_by_one(base):
     q, k = clouds(40, 2, 3, seed=3), clouds(50, 2, 3, seed=4)
-    phi = hrf.ClusteredHybrid.fit(q, k, n_clusters=(2, 3), n_projections=4, base=base, heads=3).double()
-    estimate = phi.estimate(q, k)
-    assert estimate.shape == (2, 3, 40, 50)
-    torch.testing.assert_close(phi.queries(q) @ phi.keys(k).mT, estimate)
+    options = {"n_clusters": (2, 3), "n_projections": 4, "base": base}
+    phi = hrf.ClusteredHybrid.fit(q, k, heads=3, **options).double()
+    torch.testing.assert_close(phi.queries(q) @ phi.keys(k).mT, phi.estimate(q, k))
     for head in range(3):
-        alone = hrf.ClusteredHybrid.fit(q[:, head], k[:, head], n_clusters=(2, 3), n_projections=4, base=base)
-        torch.testing.assert_close(phi.query_centers[head], alone.query_centers.double())
-        torch.testing.assert_close(
-            phi.mse(q, k)[:, head], alone.double().mse(q[:, head], k[:, head]), rtol=1e-4, atol=0
-        )
+        alone = hrf.ClusteredHybrid.fit(q[:, head], k[:, head], **options).double()
+        torch.testing.assert_close(phi.query_centers[head], alone.query_centers)
+        expected = alone.mse(q[:, head], k[:, head])
+        torch.testing.assert_close(phi.mse(q, k)[:, head], expected, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -182,45 +155,32 @@ def test_refit_and_files(base, tmp_path):
     loaded.refit_(*other)
 
 
-def test_unassigned_clusters_and_single_vectors_are_fine():
-    phi = fit(base="moments", n_clusters=(3, 3))
-    assert phi.estimate(Q[:1], K[:1]).shape == (1, 1)
-    torch.testing.assert_close(phi.estimate(Q[:1], K[:2]), phi.estimate(Q, K)[:1, :2])
-
-
-def test_one_cluster_a_side_is_the_shifted_map():
+def test_one_cluster_per_side_is_the_shifted_map():
     phi = fit(base="shifted", n_clusters=(1, 1))
-    a = phi.feature_map.query_matrix.matrix()
-    plain = hrf.Exponential(
-        6,
-        n_projections=8,
-        matrix=a,
-        query_shift=phi.query_centers[0],
-        key_shift=phi.key_centers[0],
-        projection=phi.feature_map.projection,
-    ).double()
+    shifts = {"query_shift": phi.query_centers[0], "key_shift": phi.key_centers[0]}
+    a, omega = phi.feature_map.query_matrix.matrix(), phi.feature_map.projection
+    plain = hrf.Exponential(6, n_projections=8, matrix=a, projection=omega, **shifts).double()
     # A and A⁻ᵀ are each rounded to float32, so exponents of up to 10 err by a few times 1e-7.
     torch.testing.assert_close(phi.estimate(Q, K), plain.estimate(Q, K), rtol=5e-6, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "says"),
     [
-        ({"base": "best"}, ValueError, "base is 'best'; expected one of paper, moments"),
-        ({"n_clusters": (100, 3)}, ValueError, "n_clusters is 100; expected between 1 and 80"),
-        ({"base": "paper", "matrix": "real-full"}, ValueError, "kind is 'real-full'; expected"),
-        ({"exact_share": 1.5}, ValueError, "exact_share is 1.5; expected between 0 and 1"),
-        ({"exact_share": 0.01}, ValueError, "exact_share is 0.01, but no cluster holds less than 0"),
-        ({"features": "sharp"}, ValueError, "features is 'sharp'; expected 'exponential', or 'dense' for"),
-        ({"base": "paper", "features": "dense"}, ValueError, "features is 'dense'; expected 'exponential'"),
-        ({"default": "cosine"}, ValueError, "default is 'cosine'; expected None, 'positive'"),
-        ({"default": "positive", "default_share": 2.0}, ValueError, "default_share is 2; expected between"),
-        ({"heads": 3}, ValueError, r"queries have shape \(80, 6\); expected \(..., 3, L, d\)"),
-        ({"n_projections": 0}, ValueError, "n_projections is 0"),
+        ({"base": "best"}, "base is 'best'; expected one of paper, moments"),
+        ({"n_clusters": (100, 3)}, "n_clusters is 100; expected between 1 and 80"),
+        ({"base": "paper", "matrix": "real-full"}, "kind is 'real-full'; expected"),
+        ({"exact_share": 1.5}, "exact_share is 1.5; expected between 0 and 1"),
+        ({"exact_share": 0.01}, "exact_share is 0.01, but no cluster holds less than 0"),
+        ({"features": "sharp"}, "features is 'sharp'; expected 'exponential', or 'dense' for"),
+        ({"base": "paper", "features": "dense"}, "features is 'dense'; expected 'exponential'"),
+        ({"default": "cosine"}, "default is 'cosine'; expected None, 'positive'"),
+        ({"default": "positive", "default_share": 2.0}, "default_share is 2; expected between"),
+        ({"heads": 3}, r"queries have shape \(80, 6\); expected \(..., 3, L, d\)"),
     ],
 )
-def test_bad_settings_are_refused_in_words(arguments, error, says):
-    with pytest.raises(error, match=says):
+def test_bad_settings_are_refused_in_words(arguments, says):
+    with pytest.raises(ValueError, match=says):
         fit(**({"base": "shifted"} | arguments))
 
 
@@ -231,21 +191,68 @@ def test_bad_data_is_refused_in_words():
         hrf.ClusteredHybrid.fit(Q.long(), K)
 
 
-def test_parts_that_do_not_fit_are_refused_in_words():
-    centers = torch.zeros(2, 4), torch.zeros(3, 4)
-    with pytest.raises(ValueError, match=r"shapes \(2, 4\) and \(3, 5\)"):
-        hrf.ClusteredHybrid(centers[0], torch.zeros(3, 5), base="separable")
-    with pytest.raises(ValueError, match="base 'shifted' got feature_map=None"):
-        hrf.ClusteredHybrid(*centers, base="shifted")
-    with pytest.raises(ValueError, match=r"heads = \(4, None\); expected \(4, 6\)"):
-        hrf.ClusteredHybrid(*centers, base="paper", feature_map=hrf.Positive(4, n_projections=2))
-    with pytest.raises(ValueError, match="shrinkage=None; it belongs to 'shrunk'"):
-        hrf.ClusteredHybrid(*centers, base="shrunk", feature_map=hrf.Positive(4, n_projections=2))
-    with pytest.raises(ValueError, match=r"exact has shape \(2, 2\); expected \(2, 3\)"):
-        hrf.ClusteredHybrid(*centers, base="separable", exact=torch.ones(2, 2))
-    with pytest.raises(ValueError, match=r"metric has shape \(3, 3\); expected \(4, 4\)"):
-        hrf.ClusteredHybrid(*centers, base="separable", metric=torch.eye(3))
-    with pytest.raises(ValueError, match="default and served belong together"):
-        hrf.ClusteredHybrid(*centers, base="separable", served=torch.ones(2, 3))
+POSITIVE = hrf.Positive(4, n_projections=2)
+
+
+@pytest.mark.parametrize(
+    ("base", "parts", "says"),
+    [
+        ("separable", {"key_centers": torch.zeros(3, 5)}, r"shapes \(2, 4\) and \(3, 5\)"),
+        ("shifted", {}, "base 'shifted' got feature_map=None"),
+        ("paper", {"feature_map": POSITIVE}, r"heads = \(4, None\); expected \(4, 6\)"),
+        ("shrunk", {"feature_map": POSITIVE}, "shrinkage=None; it belongs to 'shrunk'"),
+        ("separable", {"exact": torch.ones(2, 2)}, r"exact has shape \(2, 2\); expected \(2, 3\)"),
+        ("separable", {"metric": torch.eye(3)}, r"metric has shape \(3, 3\); expected \(4, 4\)"),
+        ("separable", {"served": torch.ones(2, 3)}, "default and served belong together"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_in_words(base, parts, says):
+    centers = {"query_centers": torch.zeros(2, 4), "key_centers": torch.zeros(3, 4)}
+    with pytest.raises(ValueError, match=says):
+        hrf.ClusteredHybrid(**(centers | parts), base=base)
+
+
+def test_only_fits_are_refitted():
     with pytest.raises(ValueError, match="not made by fit"):
         build("clustered shifted").refit_(X, Y)
+
+
+# Mixtures of Gaussians.
+
+
+def fit_mixture(**arguments) -> hrf.GaussianMixture:
+    defaults = {"n_projections": 6, "n_coefficient_projections": 8, "scale": 0.8, "projection": "iid"}
+    return hrf.GaussianMixture.fit(
+        Q, K, generator=Generator().manual_seed(0), **(defaults | arguments)
+    ).double()
+
+
+def test_a_coefficient_is_one_at_its_own_centres_where_the_base_is_exact():
+    points = torch.tensor([[1.0, -0.8, 0.6], [-0.7, 0.9, 1.1]], dtype=torch.float64)
+    keys = torch.tensor([[0.9, 1.2, 0.5], [-1.1, 0.6, -0.8]], dtype=torch.float64)
+    phi = hrf.GaussianMixture.fit(points, keys, n_clusters=(2, 2), n_projections=4).double()
+    for base, lam in zip(phi.bases[:-1], phi.coefficients, strict=True):
+        exact, error = lam.exact(points, keys), base.relative_error(points, keys)
+        assert (exact > 1 - 1e-9).sum() == 1
+        at = exact.argmax()
+        assert error.flatten()[at] < 1e-6
+        torch.testing.assert_close(lam.double().estimate(points, keys).flatten()[at].item(), 1.0)
+
+
+@pytest.mark.stat
+def test_unbiased_and_as_wrong_as_predicted():
+    phi, draws = fit_mixture(n_clusters=(2, 2)), 500
+    x, y = Q[:3] / 3, K[:4] / 3  # short: tails are heavy
+    kernel, g = hrf.kernels.softmax(x, y), Generator().manual_seed(1)
+    estimates = torch.stack([phi.redraw_(g).estimate(x, y) for _ in range(draws)])
+    assert phi.unbiased
+    assert ((estimates.mean(0) - kernel).abs() <= 5 * estimates.std(0) / draws**0.5).all()
+    squares = (estimates - kernel).square()
+    assert ((squares.mean(0) - phi.mse(x, y)).abs() <= 5 * squares.std(0) / draws**0.5).all()
+
+
+def test_features_of_mixtures_equal_the_estimate_and_survive_a_file(tmp_path):
+    phi = fit_mixture(n_clusters=(2, 1))
+    assert_features_equal_the_estimate(phi)
+    phi.save(tmp_path / "map.safetensors")
+    assert torch.equal(hrf.load(tmp_path / "map.safetensors").estimate(Q, K), phi.estimate(Q, K))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hrf.fitting import (
-    KINDS,
-)
+from hrf.fitting import KINDS
 from hrf.theory import map_errors
 
 DIAGONAL, COMPLEX = KINDS[:2], (KINDS[1], KINDS[3])

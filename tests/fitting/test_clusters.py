@@ -1,4 +1,4 @@
-"""Clusters against brute force: k-means on separated groups, nearest centres, moments in a loop."""
+"""Clusters against brute force: k-means, nearest centres, moments in a loop, heavy keys, residuals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 
+from fitting.data import normal
 from hrf import tuning
 from hrf.fitting import (
     KINDS,
@@ -15,14 +16,13 @@ from hrf.fitting import (
     assign,
     cluster_sizes,
     fit_matrix,
+    fit_residuals,
+    heavy_keys,
     kmeans,
+    matrix_loss,
     moments_by_cluster,
     optimal_loss,
 )
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def groups(n_groups=4, size=25, dim=3):
@@ -30,9 +30,6 @@ def groups(n_groups=4, size=25, dim=3):
     corners = 10 * normal(n_groups, dim, seed=1)
     owners = torch.arange(n_groups).repeat(size)
     return corners[owners] + 0.1 * normal(n_groups * size, dim, seed=2), owners
-
-
-# k-means
 
 
 def test_separated_groups_are_found():
@@ -72,13 +69,6 @@ def test_copies_of_points_are_clustered_without_a_warning(points):
     torch.testing.assert_close(centers[labels], points.double())
 
 
-def test_as_many_clusters_as_points():
-    points = normal(5, 3)
-    centers, labels = kmeans(points, 5)
-    torch.testing.assert_close(centers[labels], points)
-    torch.testing.assert_close(kmeans(points, 1).centers, points.mean(0, keepdim=True))
-
-
 @pytest.mark.parametrize("n_clusters", [0, 6])
 def test_too_many_or_no_clusters_are_refused(n_clusters):
     with pytest.raises(
@@ -103,9 +93,6 @@ def test_weights_count_points_several_times():
         torch.testing.assert_close(centers[label], repeated[owners == label].mean(0))
 
 
-# Nearest centres
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_assign_equals_brute_force(dtype):
     points, centers = normal(2, 3, 50, 4).to(dtype), normal(2, 3, 7, 4, seed=1).to(dtype)
@@ -123,15 +110,6 @@ def test_a_metric_is_the_same_as_other_coordinates():
 def test_ties_go_to_the_lowest_index():
     centers = torch.tensor([[2.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     assert assign(torch.tensor([[0.0, 0.0], [0.0, 5.0], [-3.0, 1.0]]), centers).tolist() == [1, 1, 1]
-
-
-def test_assign_far_from_the_origin():
-    points, owners = groups()
-    centers = torch.stack([points[owners == owner].mean(0) for owner in range(4)]).float()
-    assert torch.equal(assign(points.float() + 1e4, centers + 1e4), owners)
-
-
-# Moments
 
 
 def test_moments_equal_a_loop():
@@ -182,3 +160,82 @@ def test_a_matrix_for_each_pair_of_clusters_has_less_loss_than_one_for_all(kind)
     together = SecondMoments.of(x, y)
     assert fit_matrix(pairs, kind).shape[:2] == (3, 3)
     assert (weights * optimal_loss(pairs, kind)).sum() < optimal_loss(together, kind)
+
+
+# Heaviest key clusters.
+
+
+CENTERS = torch.tensor([[1.0], [-1.0]]), torch.tensor([[3.0], [2.0], [1.0], [0.0]])
+
+
+def test_heavy_keys_pass_over_what_no_longer_fits():
+    """Weights are log 50 + 3, log 20 + 2, log 10 + 1 and log 20 for the first query cluster."""
+    exact = heavy_keys(CENTERS, torch.tensor([50, 20, 10, 20]), 0.3)
+    assert exact.tolist() == [[False, True, True, False], [False, False, True, True]]
+
+
+def test_heavy_keys_fill_the_share_to_the_last_key():
+    exact = heavy_keys(CENTERS, torch.tensor([50, 20, 10, 20]), 0.7)
+    assert exact.tolist() == [[True, True, False, False], [False, True, True, True]]
+    assert heavy_keys(CENTERS, torch.tensor([50, 20, 10, 20]), 1.0).all()
+
+
+def test_empty_clusters_are_never_exact():
+    assert heavy_keys(CENTERS, torch.tensor([5, 0, 5, 0]), 1.0).any(0).tolist() == [True, False, True, False]
+
+
+def test_a_share_below_every_cluster_is_refused():
+    with pytest.raises(ValueError, match=r"exact_share is 0\.05, but no cluster holds less than 0\.1 of"):
+        heavy_keys(CENTERS, torch.tensor([50, 20, 10, 20]), 0.05)
+
+
+# Clusters and A fitted alternately.
+
+
+# Queries are long in the first two directions, where keys are short, and in four groups in the other two, where
+# keys are long. Plain k-means of the queries sees the long directions; only the groups count.
+LONG = torch.tensor([3.0, 3.0, 0.03, 0.03], dtype=torch.float64)
+
+GROUPS = torch.tensor([[0, 0, i, j] for i in (-0.3, 0.3) for j in (-0.3, 0.3)], dtype=torch.float64)
+
+X, Y = normal(300, 4, seed=0) * LONG + GROUPS.repeat(75, 1), normal(300, 4, seed=1) * LONG.flip(-1)
+
+
+def loss(fitted):
+    """E‖Ax'‖² + E‖A⁻ᵀy'‖²."""
+    return float(matrix_loss(fitted.moments._replace(cross=torch.zeros(4, 4)), fitted.matrix))
+
+
+def test_turns_lower_the_loss(monkeypatch):
+    turns = loss(fit_residuals(X, Y, (4, 4), "real-full"))
+    monkeypatch.setattr("hrf.fitting._ROUNDS", 0)
+    assert turns < 0.5 * loss(fit_residuals(X, Y, (4, 4), "real-full"))
+
+
+@pytest.mark.parametrize("kind", ["real-diagonal", "real-full"])
+def test_labels_are_those_of_the_metric_and_centres_the_means_of_queries(kind):
+    fitted = fit_residuals(X, Y, (4, 3), kind)
+    assert torch.equal(assign(X, fitted.queries.centers, fitted.metric), fitted.queries.labels)
+    inverse = torch.linalg.inv(fitted.metric)
+    assert torch.equal(assign(Y, fitted.keys.centers, inverse), fitted.keys.labels)
+    for label in range(4):
+        torch.testing.assert_close(fitted.queries.centers[label], X[fitted.queries.labels == label].mean(0))
+
+
+def test_moments_are_those_under_attention(monkeypatch):
+    monkeypatch.setattr("hrf.fitting._QUERIES", 300)
+    fitted = fit_residuals(X, Y, (2, 2), "real-full")
+    weights = (X @ Y.mT).softmax(-1) / len(X)
+    x, y = X - fitted.queries.centers[fitted.queries.labels], Y - fitted.keys.centers[fitted.keys.labels]
+    expected = SecondMoments(x.mT @ x / len(X), y.mT @ (weights.sum(0)[:, None] * y), x.mT @ weights @ y)
+    for moment, by_definition in zip(fitted.moments, expected, strict=True):
+        torch.testing.assert_close(moment, by_definition)
+
+
+def test_heads_are_fitted_one_by_one():
+    x, y = torch.stack([X, X.flip(-1)]), torch.stack([Y, 2 * Y])
+    both = fit_residuals(x, y, (3, 3), "real-full")
+    for head in range(2):
+        alone = fit_residuals(x[head], y[head], (3, 3), "real-full")
+        torch.testing.assert_close(both.matrix[head], alone.matrix)
+        torch.testing.assert_close(both.keys.centers[head], alone.keys.centers)

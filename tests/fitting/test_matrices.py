@@ -1,4 +1,4 @@
-"""Fitted matrices attain the loss that their closed forms promise."""
+"""Fitted matrices attain the loss that their closed forms promise, lower errors, and cope with degenerate data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from fitting.data import (
     COMPLEX,
     DIAGONAL,
     SCALES,
+    anisotropic,
     as_matrix,
+    correlated,
     example,
     normal,
+    relative_mse,
+    rotated,
 )
+from hrf import theory
 from hrf.fitting import (
     KINDS,
     RIDGE,
@@ -140,27 +145,6 @@ def test_batches_equal_loops(kind, paired):
             torch.testing.assert_close(optimal_loss(one, kind), promises[i, j])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_leading_axes_broadcast_to_all_pairs(kind):
-    x, y = normal(2, 20, 4) + 1, normal(3, 20, 4, seed=1)
-    moments = SecondMoments.of(x.unsqueeze(1), y.unsqueeze(0))
-    matrices = fit_matrix(moments, kind)
-    torch.testing.assert_close(
-        matrix_loss(moments.with_ridge(), matrices), optimal_loss(moments, kind), rtol=1e-9, atol=1e-9
-    )
-    alone = fit_matrix(SecondMoments.of(x[1], y[2]), kind)
-    square, other = as_matrix(matrices[1, 2], kind), as_matrix(alone, kind)
-    torch.testing.assert_close(square.mT @ square, other.mT @ other)
-
-
-def test_heads_of_single_precision_fit_in_double():
-    x, y = normal(2, 50, 4).float(), normal(2, 50, 4, seed=1).float()
-    matrix = fit_matrix(SecondMoments.of(x, y), "complex-full")
-    assert matrix.dtype == torch.complex128
-    phi = hrf.Exponential(4, n_projections=8, matrix=matrix.to(torch.complex64), heads=2)
-    assert phi.estimate(x, y).shape == (2, 50, 50)
-
-
 def test_errors_say_what_was_received():
     x, y = example()
     moments = SecondMoments.of(x, y)
@@ -192,3 +176,102 @@ def test_about_the_means_complex_kinds_have_no_imaginary_part(kind):
     torch.testing.assert_close(matrix_loss(moments.with_ridge(), matrix), loss)
     phi = hrf.Exponential.fit(x, y, n_projections=8, matrix=kind, shift=True)
     assert phi.feature_dim == 16  # as wide as with a real matrix
+
+
+def test_diagonal_fits_axes_that_differ():
+    x, y = anisotropic()
+    fitted = fit_matrix(SecondMoments.of(x, y), "real-diagonal")
+    before, after = relative_mse(x, y, None), relative_mse(x, y, fitted)
+    assert before.median() > 30 > 3 > after.median()
+    assert before.mean() > 10 * after.mean()
+
+
+def test_full_fits_axes_that_are_rotated():
+    x, y = rotated()
+    moments = SecondMoments.of(x, y)
+    before, diagonal, full = (
+        relative_mse(x, y, matrix)
+        for matrix in (None, fit_matrix(moments, "real-diagonal"), fit_matrix(moments, "real-full"))
+    )
+    assert before.median() > 30 > 3 > full.median()
+    assert before.mean() > 10 * full.mean()
+    assert diagonal.median() > 5 * full.median()
+
+
+def test_complex_full_fits_pairs_that_are_correlated():
+    x, y = correlated()
+    moments = SecondMoments.of(x, y, paired=True)
+    real, complex_ = (relative_mse(x, y, fit_matrix(moments, kind)) for kind in KINDS[2:])
+    assert relative_mse(x, y, None).median() > 30 > 4 > real.median() > 1 > 0.1 > complex_.median()
+    assert real.mean() > 10 * complex_.mean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (normal(1, 6), normal(1, 6, seed=1)),
+        (normal(3, 6), normal(4, 6, seed=1)),
+        (normal(1, 6).expand(20, 6), normal(20, 6, seed=1)),
+        (normal(20, 6) * torch.tensor([1, 1, 0, 1, 1, 1]), normal(20, 6, seed=1)),
+        (normal(20, 6), torch.ones(20, 6, dtype=torch.float64)),
+        (torch.zeros(5, 6, dtype=torch.float64), normal(5, 6, seed=1)),
+        (normal(5, 6), torch.zeros(5, 6, dtype=torch.float64)),
+        (torch.zeros(5, 6, dtype=torch.float64), torch.zeros(5, 6, dtype=torch.float64)),
+        (1e-9 * normal(5, 6), normal(5, 6, seed=1)),
+        (1e-160 * normal(5, 6), normal(5, 6, seed=1)),
+    ],
+    ids=["one", "few", "copies", "zero column", "constant", "zero x", "zero y", "zeros", "small", "denormal"],
+)
+def test_degenerate_data_give_a_usable_map(x, y, kind):
+    moments = SecondMoments.of(x, y)
+    matrix = fit_matrix(moments, kind)
+    full = as_matrix(matrix, kind)
+    assert full.isfinite().all()
+    assert torch.linalg.cond(full) <= math.sqrt(1 + 6 / RIDGE) * (1 + 1e-9)
+    assert optimal_loss(moments, kind).isfinite()
+    phi = hrf.Exponential(
+        6, n_projections=4, matrix=matrix.to(torch.complex64 if kind in COMPLEX else torch.float32)
+    )
+    assert phi.estimate(x.float(), y.float()).isfinite().all()
+
+
+# The paper's rule for a matrix from two centres.
+
+
+def test_complex_rule_is_exact_at_the_centres():
+    r, s = normal(2, 3, 7), normal(2, 4, 7, seed=1)
+    matrices = matrix_from_centers(r, s, "complex-diagonal", limit=1e6)
+    assert matrices.shape == (2, 3, 4, 7)
+    z = matrices * r.unsqueeze(-2) + s.unsqueeze(-3) / matrices
+    assert z.abs().max() < 1e-14
+    mse = theory.exponential_mse(r[0, 0], s[0, 1], 1, matrices[0, 0, 1])
+    assert mse < 1e-24
+
+
+def test_rules_are_the_minima_at_one_pair():
+    r, s = normal(1, 7), normal(1, 7, seed=1)
+    for kind in DIAGONAL:
+        rule = matrix_from_centers(r, s, kind, limit=1e6)[0, 0]
+        moments = SecondMoments.of(r, s)
+        torch.testing.assert_close(rule, fit_matrix(moments, kind, ridge=0.0))
+
+
+def test_rules_by_sign_and_zero():
+    r = torch.tensor([[4.0, 4.0, 0.0, 0.0, 1.0, 1e-200, 1.0]], dtype=torch.float64)
+    s = torch.tensor([[1.0, -1.0, 0.0, -2.0, 0.0, 1.0, -1e-9]], dtype=torch.float64)
+    expected = torch.tensor([0.5, 0.5, 1, 10, 0.1, 10, 0.1], dtype=torch.float64)
+    real = matrix_from_centers(r, s, "real-diagonal", limit=10)
+    torch.testing.assert_close(real[0, 0], expected)
+    units = torch.tensor([1j, 1, 1, 1, 1, 1j, 1], dtype=torch.complex128)
+    complex_ = matrix_from_centers(r, s, "complex-diagonal", limit=10)
+    torch.testing.assert_close(complex_[0, 0], expected * units)
+
+
+def test_moments_serve_spread_points_better_than_centres():
+    r, s = normal(1, 20) / 5, normal(1, 20, seed=1) / 5
+    x, y = r + 0.1 * normal(500, 20, seed=2), s + 0.1 * normal(500, 20, seed=3)
+    for kind in DIAGONAL:
+        rule, fitted = matrix_from_centers(r, s, kind)[0, 0], fit_matrix(SecondMoments.of(x, y), kind)
+        errors = [relative_mse(x, y, matrix).mean() for matrix in (None, rule, fitted)]
+        assert errors[0] > errors[1] > errors[2]

@@ -1,8 +1,11 @@
-"""Conversion of trained models: maps fitted to their own queries and keys."""
+"""Conversion of trained models: maps fitted to their own queries and keys, a quality to reach, files of maps."""
 
 from __future__ import annotations
 
 import copy
+import math
+import os
+import shutil
 from functools import partial
 
 import pytest
@@ -10,13 +13,15 @@ import torch
 
 import hrf
 from hrf._attention import reference
-from hrf.integrations.transformers import FITTED, Report, attention, convert, load_maps, save_maps
+from hrf.integrations.transformers import FITTED, Report, attention, conversion, convert, load_maps, save_maps
+from hrf.integrations.transformers.attention import fitted_maps
+from hrf.integrations.transformers.conversion import extrapolated, measure_speed
+from hrf.integrations.transformers.interface import AttentionCall
 from integrations.models import (
-    DECODERS,
-    FAMILIES,
     HEADS,
     LAYERS,
     ROUNDING,
+    SIZES,
     VOCABULARY,
     WIDTH,
     batches,
@@ -31,21 +36,29 @@ from integrations.models import (
 small = partial(hrf.ClusteredHybrid.fit, base="separable", n_clusters=(4, 4), recenter=True)
 
 
-@pytest.mark.parametrize("feature_map", ["fitted", "positive", "angular", small])
-@pytest.mark.parametrize("build", FAMILIES)
-def test_every_layer_is_converted_and_measured(build, feature_map, tokens):
+@pytest.mark.parametrize(
+    ("build", "feature_map", "names"),
+    [
+        (bert, small, "encoder.layer.{}.attention.self"),
+        (gpt2, "fitted", "transformer.h.{}.attn"),
+        (llama, "angular", "model.layers.{}.self_attn"),
+        (llama, "positive", "model.layers.{}.self_attn"),
+    ],
+)
+def test_every_layer_is_converted_and_measured(build, feature_map, names, tokens):
     model = made(build, "sdpa").train()
     report = convert(model, batches(), feature_map=feature_map, progress=False)
     assert model.training
     assert model.config._attn_implementation == FITTED
-    names = {bert: "encoder.layer.{}.attention.self", gpt2: "transformer.h.{}.attn"}
-    expected = [names.get(build, "model.layers.{}.self_attn").format(i) for i in range(LAYERS)]
-    assert list(report.layers) == expected
+    assert list(report.layers) == [names.format(i) for i in range(LAYERS)]
     for name, layer in report.layers.items():
         assert len(layer.errors) == HEADS
         assert layer.exact_share == 0
         assert model.get_submodule(name).hrf_maps[FITTED].heads == HEADS
         assert name in str(report)
+    assert report.speed.length == 11
+    assert report.speed.ratio > 0
+    assert str(report).endswith(str(report.speed))
     assert final(model.eval()(tokens)).isfinite().all()
 
 
@@ -65,56 +78,46 @@ def test_errors_are_those_of_the_outputs_on_the_test_batches(tokens):
     torch.testing.assert_close(errors, expected, **ROUNDING)
 
 
-def test_all_pairs_exact_is_the_model_itself(tokens):
+def test_all_pairs_exact_is_the_model_itself():
     """Padding included: it is left out of what maps are fitted to."""
-    model = made(bert, "sdpa")
-    data = [{"input_ids": ids, "attention_mask": padded("right")} for ids in batches()]
-    expected = final(model(**data[-1]))[padded("right").bool()]
+    model, mask = made(bert, "sdpa"), padded("right")
+    data = [{"input_ids": ids, "attention_mask": mask} for ids in batches()]
+    expected = final(model(**data[-1]))[mask.bool()]
     report = convert(model, data, feature_map=partial(small, exact_share=1.0), progress=False)
     for layer in report.layers.values():
         assert max(layer.errors) < 1e-6  # centres are in float32, exact pairs do not use them
         assert layer.exact_share == 1
     assert "100% of pairs exact" in str(report)
-    torch.testing.assert_close(
-        final(model(**data[-1]))[padded("right").bool()], expected, rtol=1e-6, atol=1e-6
-    )
+    torch.testing.assert_close(final(model(**data[-1]))[mask.bool()], expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("build", DECODERS)
-def test_decoders_with_some_pairs_exact(build, tokens, monkeypatch):
-    model, real = made(build, "sdpa"), padded("left").bool()
-    clustered = partial(small, n_clusters=(4, 16), exact_share=0.1)
-    report = convert(model, batches(), feature_map=clustered, progress=False)
+def test_decoders_with_some_pairs_exact(tokens, monkeypatch):
+    model, mask = made(llama, "sdpa"), padded("left")
+    some = partial(small, n_clusters=(4, 16), exact_share=0.1)
+    report = convert(model, batches(), feature_map=some, progress=False)
     assert all(layer.exact_share > 0 for layer in report.layers.values())
-    received = model(tokens, attention_mask=padded("left")).logits
+    received = model(tokens, attention_mask=mask).logits[mask.bool()]
     monkeypatch.setattr(attention, "attention", reference.attention)
-    expected = model(tokens, attention_mask=padded("left")).logits
-    torch.testing.assert_close(received[real], expected[real], **ROUNDING)
+    expected = model(tokens, attention_mask=mask).logits[mask.bool()]
+    torch.testing.assert_close(received, expected, **ROUNDING)
 
 
 def test_maps_are_fitted_to_scaled_queries_and_keys_without_padding():
-    model, kept, seen = made(llama, "sdpa"), [], []
+    model, kept, seen, mask = made(llama, "sdpa"), [], [], padded("left")
 
     def fit(queries, keys, *, heads):
         kept.append((queries, keys))
         return hrf.Positive(queries.shape[-1], n_projections=8, heads=heads)
 
     model.model.layers[0].self_attn.k_proj.register_forward_hook(lambda _, __, output: seen.append(output))
-    mask = padded("left")
-    convert(
-        model,
-        [{"input_ids": ids, "attention_mask": mask} for ids in batches(2)],
-        feature_map=fit,
-        progress=False,
-    )
+    given = [{"input_ids": ids, "attention_mask": mask} for ids in batches(2)]
+    convert(model, given, feature_map=fit, progress=False)
     queries, keys = kept[0]
     assert queries.shape == keys.shape == (HEADS, int(mask.sum()), WIDTH // HEADS)
-    # Rotations by position keep lengths; two query heads share a key head; logits are divided by √d.
+    # Rotations by position, in float32, keep lengths; two query heads share a key head; logits are divided by √d.
     lengths = seen[0][mask.bool()].unflatten(-1, (2, -1)).norm(dim=-1) / (WIDTH // HEADS) ** 0.25
     expected = lengths.T.repeat_interleave(2, 0).sort(-1).values
-    torch.testing.assert_close(
-        keys.norm(dim=-1).sort(-1).values, expected, rtol=1e-6, atol=0
-    )  # rotated in float32
+    torch.testing.assert_close(keys.norm(dim=-1).sort(-1).values, expected, rtol=1e-6, atol=0)
 
 
 def test_as_many_tokens_as_allowed():
@@ -128,80 +131,38 @@ def test_as_many_tokens_as_allowed():
     assert sizes == [(15, 15)] * LAYERS  # 5 of each of three batches; the fourth is for tests
 
 
-def test_conversion_is_deterministic(tokens):
-    outputs = []
-    for _ in range(2):
-        model = made(bert, "sdpa")
-        torch.randn(1)
-        convert(model, batches(), feature_map="fitted", progress=False)
-        outputs.append(final(model(tokens)))
-    assert torch.equal(*outputs)
-
-
-def test_copies_and_files_bring_the_maps(tokens, tmp_path):
-    model = made(llama, "sdpa")
+def test_copies_files_and_another_conversion_bring_the_maps(tokens, tmp_path):
+    model, other, again = (made(llama, "sdpa") for _ in range(3))
     exact_output = model(tokens).logits
     convert(model, batches(), feature_map="fitted", progress=False)
     expected = model(tokens).logits
     assert not torch.allclose(expected, exact_output)
     assert torch.equal(copy.deepcopy(model)(tokens).logits, expected)
+    torch.randn(1)  # conversion is deterministic
+    convert(again, batches(), feature_map="fitted", progress=False)
+    assert torch.equal(again(tokens).logits, expected)
     save_maps(model, tmp_path / "maps")
-    fresh = made(llama, "sdpa")
-    load_maps(fresh, tmp_path / "maps")
-    assert torch.equal(fresh(tokens).logits, expected)
-    fresh.set_attn_implementation("sdpa")
-    assert torch.equal(fresh(tokens).logits, exact_output)
+    load_maps(other, tmp_path / "maps")
+    assert torch.equal(other(tokens).logits, expected)
+    other.set_attn_implementation("sdpa")
+    assert torch.equal(other(tokens).logits, exact_output)
 
 
-def test_a_failed_conversion_leaves_the_model_as_it_was(tokens):
+def test_a_failed_conversion_leaves_the_model_as_it_was(tokens, monkeypatch):
     model = made(bert, "sdpa").train()
 
-    def fit(queries, keys, *, heads):
+    def broken(*_, **__):
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        convert(model, batches(), feature_map=fit, progress=False)
+        convert(model, batches(), feature_map=broken, progress=False)
     with pytest.raises(IndexError):
         convert(model, [tokens + VOCABULARY] * 2, progress=False)
+    monkeypatch.setattr(attention._Fitted, "map_of", broken)
+    with pytest.raises(ArithmeticError):
+        convert(model, batches(), feature_map="positive", progress=False)
     assert model.training
     assert model.config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("exact_share", [0.0, 0.6])
-def test_recentred_clusters_generate_as_without_a_cache(exact_share, tokens):
-    """Causal attention leaves the centres where they were fitted, with a cache too."""
-    model = made(llama)
-    clustered = partial(small, n_clusters=(3, 3), exact_share=exact_share)
-    convert(model, tokens.split(1), feature_map=clustered)
-    whole = model(tokens).logits
-    past = model(tokens[:, :-1], use_cache=True).past_key_values
-    last = model(tokens[:, -1:], past_key_values=past).logits
-    torch.testing.assert_close(last, whole[:, -1:], **ROUNDING)
-
-
-def test_fixed_centres_leave_the_map_itself_alone(tokens):
-    queries, keys = torch.randn(2, 200, 4)
-    moving = small(queries, keys)
-    fixed = moving.with_fixed_centres()
-    assert moving.follows_keys
-    assert not fixed.follows_keys
-    assert fixed.with_fixed_centres() is fixed
-    positive = hrf.Positive(4, n_projections=8)
-    assert positive.with_fixed_centres() is positive
-
-
-def test_without_a_terminal_there_is_one_line_per_layer(capsys):
-    convert(made(bert, "sdpa"), batches(), feature_map="positive")
-    lines = capsys.readouterr().err.splitlines()
-    assert "fitting layer 2 of 2: encoder.layer.1.attention.self" in lines
-    assert [line.rpartition(" of ")[0] for line in lines] == [
-        *(f"reading batch {n}" for n in (1, 2, 3)),
-        *(f"fitting layer {n}" for n in (1, 2)),
-        "measuring batch 1",
-        "comparing batch 1",
-    ]
-    convert(made(bert, "sdpa"), batches(), feature_map="positive", progress=False)
-    assert capsys.readouterr().err == ""
 
 
 def test_the_verdict_is_on_the_output_of_the_whole_model(tokens):
@@ -225,13 +186,175 @@ def test_verdicts(error, words):
     assert ("hrf.SummarisedAttention" in verdict) == (words != "close")
 
 
-def test_a_model_that_fails_with_its_maps_keeps_exact_attention(tokens, monkeypatch):
-    model = made(bert, "sdpa")
+# A quality to reach, and what the verdict says about time.
 
-    def broken(*_, **__):
-        raise ArithmeticError
 
-    monkeypatch.setattr(attention._Fitted, "map_of", broken)
-    with pytest.raises(ArithmeticError):
-        convert(model, batches(), feature_map="positive", progress=False)
+def cosine(model, exact, tests):
+    pairs = [(final(model(ids)), final(exact(ids))) for ids in tests]
+    return float(torch.cat([torch.cosine_similarity(*pair, dim=-1).flatten() for pair in pairs]).mean())
+
+
+def test_quality_takes_the_first_map_that_reaches_it():
+    model, exact, tests = made(bert), made(bert, "sdpa"), batches(6)[4:]
+    reached = []
+    for rung in conversion.LADDER:
+        trial = made(bert)
+        report = convert(trial, batches(4), test_batches=tests, progress=False, feature_map=_fit(rung, []))
+        reached.append(report.cosine)
+        assert report.cosine == pytest.approx(cosine(trial, exact, tests), abs=1e-6)
+    wanted = sorted(reached)[len(reached) // 2]  # half of the maps do not reach it
+    report = convert(model, batches(4), test_batches=tests, quality=wanted - 1e-9, progress=False)
+    first = next(i for i, found in enumerate(reached) if found >= wanted - 1e-9)
+    assert report.chosen == conversion.LADDER[first].name
+    assert report.cosine == pytest.approx(cosine(model, exact, tests), abs=1e-6)
+    assert report.chosen in str(report)
+
+
+def _fit(rung, vectors):
+    def fit(queries, keys, *, heads):
+        found = conversion.fit_clusters(queries, keys, heads=heads)
+        torch.manual_seed(0)
+        for _ in vectors:  # as for all layers in turn
+            rung.fit(vectors[0])
+        vectors.append(found)
+        return rung.fit(found)
+
+    return fit
+
+
+def test_quality_that_no_map_reaches_changes_nothing():
+    model = made(llama, "sdpa")
+    says = r"no map reaches a mean cosine of 0\.9999999.*the best is 0\.\d+, by "
+    with pytest.raises(ValueError, match=says):
+        convert(model, batches(), quality=0.9999999, progress=False)
     assert model.config._attn_implementation == "sdpa"
+    assert not fitted_maps(model)
+    convert(model, batches(), feature_map="positive", progress=False)
+    before = fitted_maps(model)
+    with pytest.raises(ValueError, match=says):
+        convert(model, batches(), quality=0.9999999, progress=False)
+    assert fitted_maps(model) == before
+    assert model.config._attn_implementation == FITTED
+
+
+def test_a_quality_is_a_cosine_and_excludes_a_map():
+    for quality in (0, 1, 99, -0.5, math.nan):
+        with pytest.raises(ValueError, match=r"quality is .*expected a mean cosine"):
+            convert(made(bert), batches(), quality=quality)
+    with pytest.raises(ValueError, match="quality chooses the map, but feature_map is 'positive'"):
+        convert(made(bert), batches(), quality=0.9, feature_map="positive")
+
+
+def test_break_even_is_where_a_power_law_is_one():
+    ratios = [8 / 2**i for i in range(3)]  # proportional to 1/length: 1 at 8 times the length
+    assert extrapolated(100, ratios) == pytest.approx(800)
+    assert extrapolated(100, ratios[:2]) == pytest.approx(800)
+    assert extrapolated(100, [2.0, 0.5]) == pytest.approx(100 * 2**0.5)
+    assert extrapolated(100, [0.9]) == 100
+    assert math.isnan(extrapolated(100, [2.0]))
+    assert math.isinf(extrapolated(100, [2.0, 2.0]))
+
+
+def test_speed_is_measured_until_linear_attention_wins(monkeypatch):
+    lengths = []
+
+    def ratio(call, feature_map):
+        lengths.append(call.key.shape[2])
+        return 300 / call.key.shape[2]
+
+    monkeypatch.setattr(conversion, "_ratio", ratio)
+    call = AttentionCall(*torch.randn(3, 2, 4, 100, 8), ignore=None, is_causal=True, scale=0.3)
+    found = measure_speed(call, hrf.Positive(8, n_projections=4), budget=math.inf)
+    assert lengths == [100, 200, 400]
+    assert found.break_even == pytest.approx(300)
+    lengths.clear()
+    assert math.isnan(measure_speed(call, hrf.Positive(8, n_projections=4), budget=0).break_even)
+    assert lengths == [100]
+
+
+# Files of maps that do not belong to a model, and damaged ones: one sentence, and nothing changes.
+
+
+@pytest.fixture(scope="module")
+def maps_of_bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("maps")
+    for layer in range(LAYERS):
+        phi = hrf.Positive(WIDTH // HEADS, n_projections=4, heads=HEADS)
+        phi.save(folder / f"encoder.layer.{layer}.attention.self.safetensors")
+    return folder
+
+
+@pytest.fixture
+def folder(maps_of_bert, tmp_path):
+    return shutil.copytree(maps_of_bert, tmp_path / "maps")
+
+
+def refused(model, folder, message, tokens):
+    expected = final(model(tokens))
+    with pytest.raises(ValueError, match=message):
+        load_maps(model, folder)
+    assert model.config._attn_implementation == "sdpa"
+    assert not any("hrf_maps" in module.__dict__ for module in model.modules())
+    assert torch.equal(final(model(tokens)), expected)
+
+
+def test_maps_of_another_model(folder, tokens):
+    message = (
+        "has maps for 2 layers, but this model has no attention layer 'encoder.layer.0.attention.self' and 1"
+    )
+    refused(made(llama, "sdpa"), folder, message, tokens)
+
+
+def test_too_few_and_too_many_maps(folder, tokens):
+    first, second, third = (folder / f"encoder.layer.{i}.attention.self.safetensors" for i in range(3))
+    third.write_bytes(first.read_bytes())
+    refused(made(bert, "sdpa"), folder, "no attention layer 'encoder.layer.2.attention.self';", tokens)
+    third.unlink()
+    second.unlink()
+    message = "maps for 1 layers and none for the attention layer 'encoder.layer.1.attention.self'; expected the files"
+    refused(made(bert, "sdpa"), folder, message, tokens)
+
+
+@pytest.mark.parametrize("name", ["layer.0", "encoder.layer.0", "pooler"])
+def test_misnamed_maps(name, folder, tokens):
+    first = folder / "encoder.layer.0.attention.self.safetensors"
+    first.rename(folder / f"{name}.safetensors")
+    refused(made(bert, "sdpa"), folder, f"no attention layer '{name}';", tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        (
+            "num_attention_heads",
+            2,
+            "'encoder.layer.0.attention.self' is for 4 heads, the layer has 2; expected",
+        ),
+        (
+            "hidden_size",
+            32,
+            "is for 4 dimensions per head, the layer has 8; expected maps fitted to this model",
+        ),
+    ],
+)
+def test_maps_for_other_heads(name, size, message, folder, tokens, monkeypatch):
+    monkeypatch.setitem(SIZES, name, size)
+    refused(made(bert, "sdpa"), folder, message, tokens)
+
+
+def test_sizes_that_modules_do_not_tell_are_checked_at_the_first_call(folder, tokens, monkeypatch):
+    monkeypatch.setattr("hrf.integrations.transformers.attention._size", lambda *_: None)
+    monkeypatch.setitem(SIZES, "num_attention_heads", 2)
+    model = made(bert, "sdpa")
+    load_maps(model, folder)
+    with pytest.raises(ValueError, match="is for 4 heads of 4 dimensions, the model has 2 heads of 8"):
+        model(tokens)
+
+
+def test_pipes_are_refused(folder):
+    model, path = bert(), max(folder.iterdir())
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"self\.safetensors is not a regular file"):
+        load_maps(model, folder)
+    assert model.config._attn_implementation != FITTED

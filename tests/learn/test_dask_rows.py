@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from hrf.learn import KernelClassifier, KernelRidge, RandomFeatures, progress
+from hrf.learn import KernelRidge, progress
 from hrf.learn import dask_rows as module
 from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
@@ -77,65 +77,26 @@ def test_probabilities_and_deviations_are_lazy_too():
     found = model.predict_proba(LAZY)
     assert found.shape == (ROWS, 2)
     np.testing.assert_allclose(found.sum(1).compute(), 1, rtol=1e-12)
-    mean, deviation = (
-        clone(MODELS["process"]).fit(LAZY, lazy_targets("process")).predict(LAZY, return_std=True)
-    )
+    process = clone(MODELS["process"]).fit(LAZY, lazy_targets("process"))
+    mean, deviation = process.predict(LAZY, return_std=True)
     assert mean.shape == deviation.shape == (ROWS,)
 
 
-def test_float32_is_kept():
-    model = clone(MODELS["ridge"]).fit(LAZY.astype(np.float32), lazy_targets("ridge"))
-    assert model.predict(LAZY.astype(np.float32)).dtype == np.float32
-    assert model.predict(LAZY.astype(np.float32)).compute().dtype == np.float32
-
-
-def test_targets_in_other_chunks_or_in_memory():
+def test_targets_in_other_chunks_or_in_memory_and_precision():
     expected = clone(MODELS["ridge"]).fit(LAZY, lazy_targets("ridge")).coef_
     y = targets("ridge", X)
     for given in (y, da.from_array(y, chunks=33)):
         np.testing.assert_allclose(clone(MODELS["ridge"]).fit(LAZY, given).coef_, expected, rtol=1e-9)
-    two = da.from_array(np.stack([y, y], 1), chunks=(CHUNK, 1))
-    assert clone(MODELS["ridge"]).fit(LAZY, two).predict(LAZY).shape == (ROWS, 2)
-
-
-def test_a_block_without_rows_is_no_matter():
-    empty = da.concatenate([LAZY[:CHUNK], LAZY[:0], LAZY[CHUNK:]])
-    model = clone(MODELS["ridge"]).fit(empty, targets("ridge", X))
-    np.testing.assert_allclose(
-        model.coef_, clone(MODELS["ridge"]).fit(X, targets("ridge", X)).coef_, rtol=1e-6
-    )
-    assert model.predict(empty).compute().shape == (ROWS,)
+    two, single = da.from_array(np.stack([y, y], 1), chunks=(CHUNK, 1)), LAZY.astype(np.float32)
+    found = clone(MODELS["ridge"]).fit(single, two).predict(single)
+    assert found.shape == (ROWS, 2)
+    assert found.dtype == found.compute().dtype == np.float32
 
 
 def unknown_lengths(parts):
     """A Dask array of blocks whose lengths it does not know."""
-    return da.concatenate(
-        [da.from_delayed(dask.delayed(u), (np.nan, *u.shape[1:]), u.dtype) for u in parts],
-        allow_unknown_chunksizes=True,
-    )
-
-
-def with_empty_partitions(values):
-    """The first, the last and a middle partition have no rows."""
-    return unknown_lengths([values[:0], values[:150], values[:0], values[:0], values[150:], values[:0]])
-
-
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_partitions_without_rows_are_no_matter(name):
-    y = targets(name, X)
-    lazy, series = with_empty_partitions(X), None if y is None else with_empty_partitions(y)
-    expected = output(clone(MODELS[name]).fit(X, y), X)
-    model = clone(MODELS[name]).fit(lazy, series)
-    found = output(model, lazy).compute()
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    if name == "k-means":
-        assert len(set(zip(found.tolist(), expected.tolist(), strict=True))) == 3
-    else:
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    if name == "process":
-        assert model.predict(lazy, return_std=True)[1].compute().shape == (ROWS,)
-    if name != "features":
-        model.partial_fit(lazy, series)
+    blocks = [da.from_delayed(dask.delayed(u), (np.nan, *u.shape[1:]), u.dtype) for u in parts]
+    return da.concatenate(blocks, allow_unknown_chunksizes=True)
 
 
 def test_rows_outside_the_sampled_blocks_are_found():
@@ -154,46 +115,39 @@ def bad(k, value):
     return da.from_array(x, chunks=(CHUNK, COLUMNS))
 
 
+TEXTS = da.from_array(np.full((9, 2), "one"), chunks=3)
+NO_NUMBERS = da.full(ROWS, np.nan, chunks=CHUNK)
+TWO = da.from_array(np.stack([X[:, 0]] * 2, 1), chunks=(CHUNK, 2))
+
+
 @pytest.mark.parametrize(
-    ("x", "y", "kind", "sentence"),
+    ("model", "x", "y", "error", "sentence"),
     [
         (
+            "features",
             LAZY.rechunk((CHUNK, 2)),
             None,
             ValueError,
-            r"X has 2 chunks along its features, of 2, 1 columns; expected one",
+            "X has 2 chunks along its features, of 2, 1 col",
         ),
-        (
-            LAZY,
-            da.zeros(ROWS - 1),
-            ValueError,
-            f"X has {ROWS} rows and y has {ROWS - 1}; expected one target per row",
-        ),
-        (
-            X,
-            da.zeros(ROWS),
-            TypeError,
-            "X is of type ndarray; expected a Dask array or data frame, as the other is",
-        ),
-        (LAZY, [0.0] * ROWS, TypeError, "y is of type list; expected a Dask array"),
-        (LAZY[:, 0], None, ValueError, r"X has shape \(400,\); expected a Dask array \(N, d\)"),
-        (bad(4, np.nan), None, ValueError, "Input contains NaN"),
-        (bad(4, np.inf), None, ValueError, "Input contains infinity"),
-        (
-            da.from_array(np.full((9, 2), "one"), chunks=3),
-            None,
-            ValueError,
-            "could not convert string to float",
-        ),
-        (LAZY, da.full(ROWS, np.nan, chunks=CHUNK), ValueError, "y has values that are NaN or infinite"),
-        (LAZY[LAZY[:, 0] > 99], None, ValueError, r"Found array with 0 sample\(s\)"),
-        (LAZY[:, :0], None, ValueError, r"Found array with 0 feature\(s\)"),
+        ("features", LAZY[:, 0], None, ValueError, r"X has shape \(400,\); expected a Dask array \(N, d\)"),
+        ("features", bad(4, np.nan), None, ValueError, "Input contains NaN"),
+        ("features", bad(4, np.inf), None, ValueError, "Input contains infinity"),
+        ("features", TEXTS, None, ValueError, "could not convert string to float"),
+        ("features", LAZY[LAZY[:, 0] > 99], None, ValueError, r"Found array with 0 sample\(s\)"),
+        ("features", LAZY[:, :0], None, ValueError, r"Found array with 0 feature\(s\)"),
+        ("ridge", LAZY, da.zeros(ROWS - 1), ValueError, "X has 400 rows and y has 399; expected one target"),
+        ("ridge", X, da.zeros(ROWS), TypeError, "X is of type ndarray; expected a Dask array or data frame"),
+        ("ridge", LAZY, [0.0] * ROWS, TypeError, "y is of type list; expected a Dask array"),
+        ("ridge", LAZY, NO_NUMBERS, ValueError, "y has values that are NaN or infinite"),
+        ("process", LAZY, TWO, ValueError, r"y has shape \(400, 2\); expected one target per row, \(N,\)"),
+        ("logistic", LAZY, TWO, ValueError, r"y has shape \(400, 2\); expected one target per row, \(N,\)"),
+        ("logistic", LAZY, LAZY[:, 0], ValueError, "Unknown label type: continuous"),
     ],
 )
-def test_what_cannot_be_used_gets_a_sentence(x, y, kind, sentence):
-    model = RandomFeatures(random_state=0) if y is None else KernelRidge(random_state=0)
-    with pytest.raises(kind, match=sentence):
-        model.fit(x) if y is None else model.fit(x, y)
+def test_what_cannot_be_used_gets_a_sentence(model, x, y, error, sentence):
+    with pytest.raises(error, match=sentence):
+        clone(MODELS[model]).set_params(gamma="scale").fit(x, y)
 
 
 def test_partitions_of_unknown_lengths_have_to_match():
@@ -203,18 +157,6 @@ def test_partitions_of_unknown_lengths_have_to_match():
     # Filters that drop other rows keep the number of partitions.
     with pytest.raises(ValueError, match=r"a block has \d+ rows and 80 targets; expected one target per row"):
         KernelRidge().fit(frame[frame[0] > 1], dd.from_pandas(pd.Series(X[:, 0]), npartitions=5))
-
-
-@pytest.mark.parametrize("name", ["process", "logistic"])
-def test_one_target_per_row(name):
-    two = da.from_array(np.stack([targets(name, X)] * 2, 1), chunks=(CHUNK, 2))
-    with pytest.raises(ValueError, match=r"y has shape \(400, 2\); expected one target per row, \(N,\)"):
-        clone(MODELS[name]).fit(LAZY, two)
-
-
-def test_continuous_targets_are_no_classes():
-    with pytest.raises(ValueError, match="Unknown label type: continuous"):
-        KernelClassifier().fit(LAZY, da.from_array(X[:, 0], chunks=CHUNK))
 
 
 def test_results_of_blocks_meet_in_a_tree(monkeypatch):
@@ -234,16 +176,6 @@ def test_blocks_are_read_in_smaller_blocks(monkeypatch):
     seen = module.DaskRows(LAZY, None, 64).reduce(lambda block: [len(block.x)], lambda a, b: a + b)
     assert max(seen) == 10
     assert sum(seen) == ROWS
-
-
-def test_a_bar_counts_tasks(monkeypatch):
-    seen = []
-    monkeypatch.setattr(module, "advance", lambda *state: seen.append(state))
-    with progress():
-        clone(MODELS["ridge"]).fit(LAZY, lazy_targets("ridge"))
-    names, done, total = zip(*seen, strict=True)
-    assert set(names) == {"tasks"}
-    assert done[-1] == total[-1] > ROWS // CHUNK
 
 
 def dying(x, block_info=None, marker=None):

@@ -25,7 +25,7 @@ seeds = st.integers(0, 2**32 - 1)
 either = st.booleans()
 
 # Several blocks, chunks, parts of rows and spans, the last not full, for short sequences.
-_SMALL_BLOCKS = {
+SMALL_BLOCKS = {
     "CAUSAL_CHUNK": 4,
     "DENSE_FLOATS": 1,
     "DENSE_LEAST_ROWS": 4,
@@ -127,7 +127,7 @@ class Call:
         """Set block sizes, and whether the core is used."""
         stack = ExitStack()
         if self.small_blocks:
-            stack.enter_context(patch.multiple(tuning, **_SMALL_BLOCKS))
+            stack.enter_context(patch.multiple(tuning, **SMALL_BLOCKS))
         if not self.compiled:
             stack.enter_context(patch.object(core, "serves", lambda *_: False))
         return stack

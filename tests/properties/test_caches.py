@@ -17,8 +17,8 @@ from integrations.models import BATCH, LENGTH, ROUNDING, VOCABULARY, gpt2, llama
 from properties.strategies import cases, seeds
 
 MAPS = {"positive": partial(hrf.Positive, n_projections=8), "angular": "angular"}
-# Signed features cancel: a sum that is just not too small a denominator has lost half of its 16 digits, and more are lost
-# in norms of layers. Stale states are wrong in the second digit.
+# Signed features cancel: a denominator that is just not too small has lost half of its 16 digits, and layers lose more.
+# Stale states are wrong in the second digit.
 SLACK = {"positive": ROUNDING, "angular": {"rtol": 1e-5, "atol": 1e-5}}
 
 

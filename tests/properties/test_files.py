@@ -19,7 +19,7 @@ from hrf.read_arrays import read_array
 from integrations.models import HEADS, LAYERS, WIDTH, llama
 from mutations import TOKENS, damaged
 from properties.strategies import cases, seeds
-from test_damaged_arrays import contents
+from test_read_arrays import contents
 
 arrays = contents()
 names = st.sampled_from([*MAPS, *PARTLY_EXACT])

@@ -118,13 +118,7 @@ def test_predictions_hold_for_topics_and_values_of_any_size(seed, length, scale,
     assert_prediction_holds(tensors)
 
 
-@given(
-    seeds,
-    lengths,
-    st.floats(2, 40),
-    st.sampled_from([0.1, 0.5, 1.0]),
-    st.sampled_from([0.0, 3.0, 30.0]),
-)
+@given(seeds, lengths, st.floats(2, 40), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.0, 3.0, 30.0]))
 @cases(2)
 def test_predictions_hold_for_a_hidden_direction(seed, length, size, base, shift):
     assert_prediction_holds(hidden_direction(seed, length, size, base, shift))

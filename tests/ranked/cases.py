@@ -65,27 +65,18 @@ def compare(
     return max(errors)
 
 
-FAMILIES = [
-    "positive",
-    "trigonometric",
-    "favor#",
-    "angular hybrid",
-    "gaussian hybrid",
-    "clustered paper",
-    "clustered shifted",
-    "clustered shrunk",
-    "clustered separable",
-]
+FAMILIES = ["positive", "trigonometric", "favor#", "angular hybrid", "gaussian hybrid"]
+FAMILIES += [f"clustered {base}" for base in ("paper", "shifted", "shrunk", "separable")]
 
 
 def every_case(names: list[str], options: bool = True) -> dict[str, float]:
-    """Errors of this rank by case."""
+    """Errors of this rank by case: every kind of shares, causal or not in turn; with options, both."""
     size, found = distributed.get_world_size(), {}
     for i, name in enumerate(names):
         heads = (None, 4)[i % 2]
         phi = MAPS[name](Builder(heads, "orthogonal", 0)).double()
-        for causal in (False, True):
-            for share, sizes in shares(size).items():
+        for j, (share, sizes) in enumerate(shares(size).items()):
+            for causal in (False, True) if options else (bool((i + j) % 2),):
                 label = f"{name}, heads={heads}, causal={causal}, {share}"
                 found[label] = compare(inputs(2, length=LENGTH), phi, sizes, is_causal=causal)
     return found | with_options(size) | learned_and_moving() if options else found
@@ -111,51 +102,36 @@ def learned_and_moving() -> dict[str, float]:
     return found
 
 
-def packings(size: int) -> dict[str, list[int]]:
-    """Starts of sequences: one over all ranks, many short ones with an empty one, and borders between ranks only."""
+def packings(size: int) -> list[list[int]]:
+    """Starts of sequences: one over all ranks, short ones with an empty one, a long one, borders between ranks only."""
     borders = [0, *accumulate(shares(size)["empty"])]
-    return {
-        "one": [0, LENGTH],
-        "short": [0, 3, 3, 6, 7, 11, LENGTH],
-        "long": [0, 1, 12, LENGTH],
-        "fitting": borders,
-    }
+    return [[0, LENGTH], [0, 3, 3, 6, 7, 11, LENGTH], [0, 1, 12, LENGTH], borders]
 
 
 def with_options(size: int) -> dict[str, float]:
-    found = {}
+    found, sizes = {}, shares(size)
     for name in ("trigonometric", "positive", "clustered shifted"):
         phi = MAPS[name](Builder(None, "orthogonal", 1)).double()
-        sizes = shares(size)
         for causal in (False, True):
-            label = f"{name}, causal={causal}"
-            mask = padding(2, LENGTH)
-            found[f"{label}, padding"] = compare(
-                inputs(2, length=LENGTH), phi, sizes["uneven"], mask=mask, is_causal=causal
-            )
-            found[f"{label}, grouped queries"] = compare(
-                inputs(2, key_heads=2, length=LENGTH), phi, sizes["even"], is_causal=causal, scale=0.7
-            )
-            long = inputs(2, length=LENGTH)
+            tokens, long, options = inputs(2, length=LENGTH), inputs(2, length=LENGTH), {"is_causal": causal}
             with torch.no_grad():
                 long[0] *= 6
                 long[1] *= 6
-            found[f"{label}, long vectors"] = compare(long, phi, sizes["even"], is_causal=causal)
-            found[f"{label}, one token"] = compare(
-                inputs(1, length=1), phi, shares(size, 1)["even"], is_causal=causal
-            )
-            for packing, starts in packings(size).items():
-                found[f"{label}, packed {packing}"] = compare(
-                    inputs(1, key_heads=2, length=LENGTH),
-                    phi,
-                    sizes["uneven" if packing == "short" else "empty"],
-                    mask=padding(1, LENGTH),
-                    is_causal=causal,
-                    cu_seqlens=torch.tensor(starts),
-                )
-        found[f"{name}, other keys"] = compare(
-            inputs(2, length=LENGTH, keys=17), phi, sizes["even"], shares(size, 17)["uneven"]
-        )
+            grouped, one = inputs(2, key_heads=2, length=LENGTH), inputs(1, length=1)
+            calls = {
+                "padding": compare(tokens, phi, sizes["uneven"], mask=padding(2, LENGTH), **options),
+                "grouped queries": compare(grouped, phi, sizes["even"], scale=0.7, **options),
+                "long vectors": compare(long, phi, sizes["even"], **options),
+                "one token": compare(one, phi, shares(size, 1)["even"], **options),
+            }
+            grouped, options["mask"] = inputs(1, key_heads=2, length=LENGTH), padding(1, LENGTH)
+            for starts in packings(size):
+                options["cu_seqlens"] = torch.tensor(starts)
+                share = "uneven" if len(starts) > 4 else "empty"
+                calls[f"packed {starts}, {share}"] = compare(grouped, phi, sizes[share], **options)
+            found |= {f"{name}, causal={causal}, {call}": value for call, value in calls.items()}
+        other = inputs(2, length=LENGTH, keys=17)
+        found[f"{name}, other keys"] = compare(other, phi, sizes["even"], shares(size, 17)["uneven"])
     return found
 
 

@@ -23,11 +23,8 @@ DRAWS = 20_000
 def sizes(aligned: bool) -> list[int]:
     """Classes per rank: a multiple of the 16 classes per node at the top, or anything."""
     size = distributed.get_world_size()
-    return (
-        [16] * (size - 1) + [CLASSES - 16 * (size - 1)]
-        if aligned
-        else [1] * (size - 1) + [CLASSES - size + 1]
-    )
+    each = 16 if aligned else 1
+    return [each] * (size - 1) + [CLASSES - each * (size - 1)]
 
 
 def both(kind: type[hrf.FeatureMap], aligned: bool) -> tuple[Any, SoftmaxSampler]:

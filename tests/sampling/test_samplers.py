@@ -1,21 +1,26 @@
-"""All samplers keep their promise: stated probabilities match the draws."""
+"""Samplers: stated probabilities match the draws, single steps of a draw, and one sentence for each mistake."""
 
 from __future__ import annotations
 
 import copy
+import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Generator
 
 import hrf
+from hrf import choice
 from hrf.sampling import ExactSoftmaxSampler, LogUniformSampler, SoftmaxSampler, UniformSampler
 
 DIM, CLASSES = 4, 21
+
 FIVE_SIGMA = stats.norm.sf(5)
 
 CLASS_EMBEDDINGS = 0.6 * torch.randn(CLASSES, DIM, generator=Generator().manual_seed(0), dtype=torch.float64)
+
 QUERIES = torch.randn(2, 3, DIM, generator=Generator().manual_seed(1), dtype=torch.float64)
 
 
@@ -32,7 +37,6 @@ SAMPLERS = {
     "positive, features held": lambda: tree(hrf.Positive),
     "trigonometric": lambda: tree(hrf.Trigonometric, leaf_size=4),
 }
-
 
 LOOKING = ["exact", "positive", "positive, features held", "trigonometric"]  # at queries and embeddings
 
@@ -69,18 +73,8 @@ def test_draws_come_with_their_probabilities(sampler):
 
 
 @pytest.mark.stat
-def test_frequencies_are_the_stated_probabilities(sampler):
-    n = 20_000
-    query = QUERIES[0, 0]
-    ids, _ = sampler.sample(query.expand(n, DIM), 1, seeded())
-    probabilities = sampler.log_prob(query, torch.arange(CLASSES)).exp()
-    assert_fits(ids.flatten().bincount(minlength=CLASSES), n * probabilities)
-
-
-@pytest.mark.stat
 def test_draws_of_a_query_are_independent_or_distinct(sampler):
-    n = 40_000
-    query = QUERIES[0, 1]
+    n, query = 40_000, QUERIES[0, 1]
     ids, _ = sampler.sample(query.expand(n, DIM), 2, seeded())
     probabilities = sampler.log_prob(query, torch.arange(CLASSES)).exp()
     pairs = (ids[:, 0] * CLASSES + ids[:, 1]).bincount(minlength=CLASSES**2).view(CLASSES, CLASSES)
@@ -89,31 +83,12 @@ def test_draws_of_a_query_are_independent_or_distinct(sampler):
         sets = (pairs + pairs.mT)[torch.ones_like(pairs).triu(1).bool()]  # their order says nothing
         assert_fits(sets, torch.full(sets.shape, n / sets.numel()))
     else:
+        assert_fits(ids[:, 0].bincount(minlength=CLASSES), n * probabilities)
         # Rare pairs together: the statistic's distribution needs some five expected in each cell.
         expected = n * probabilities.outer(probabilities)
         rare = expected < 5
         counts = torch.cat([pairs[~rare], pairs[rare].sum()[None]])
         assert_fits(counts, torch.cat([expected[~rare], expected[rare].sum().clamp(min=1e-9)[None]]))
-
-
-def test_all_queries_of_a_batch_have_their_own_distribution(sampler):
-    flat, each = QUERIES.flatten(0, 1), everything().flatten(0, 1)
-    apart = torch.stack([sampler.log_prob(q, ids) for q, ids in zip(flat, each, strict=True)])
-    torch.testing.assert_close(
-        sampler.log_prob(QUERIES, everything()).flatten(0, 1), apart, rtol=1e-12, atol=1e-12
-    )
-
-
-def test_the_generator_decides(sampler):
-    first, again, other = (sampler.sample(QUERIES, 10, seeded(seed)).ids for seed in (0, 0, 1))
-    assert first.equal(again)
-    assert not first.equal(other)
-
-
-def test_probabilities_take_nothing_from_the_random_stream(sampler):
-    before = torch.random.get_rng_state()
-    sampler.log_prob(QUERIES, everything())
-    assert torch.random.get_rng_state().equal(before)
 
 
 def test_copies_draw_the_same(sampler):
@@ -148,49 +123,46 @@ def test_queries_of_other_shapes(sampler):
 
 
 def test_errors_say_what_was_received(sampler):
-    with pytest.raises(ValueError, match="k is 22; expected at most the number of classes, 21"):
-        sampler.sample(QUERIES, CLASSES + 1)
-    with pytest.raises(ValueError, match="k is 0"):
-        sampler.sample(QUERIES, 0)
-    with pytest.raises(ValueError, match=r"queries has shape \(0, 4\); .* at least one query"):
-        sampler.sample(QUERIES[0, :0], 1)
-    with pytest.raises(ValueError, match="queries has 1 value that is NaN"):
-        sampler.sample(torch.tensor([[0.0, torch.nan, 0.0, 0.0]]), 1)
-    with pytest.raises(TypeError, match=r"a tensor of torch\.int64"):
-        sampler.sample(torch.ones(1, DIM, dtype=torch.long), 1)
-    with pytest.raises(ValueError, match="ids run from 3 to 21"):
-        sampler.log_prob(QUERIES[0, 0], torch.tensor([3, 21]))
-    with pytest.raises(ValueError, match=r"ids has shape \(2,\); expected \(2, 3, n\)"):
-        sampler.log_prob(QUERIES, torch.tensor([3, 4]))
-    with pytest.raises(TypeError, match=r"ids is a tensor of torch\.float32"):
-        sampler.log_prob(QUERIES[0, 0], torch.tensor([3.0]))
+    one = QUERIES[0, 0]
+    for call, error, says in (
+        (
+            lambda: sampler.sample(QUERIES, 22),
+            ValueError,
+            "k is 22; expected at most the number of classes, 21",
+        ),
+        (lambda: sampler.sample(QUERIES, 0), ValueError, "k is 0"),
+        (lambda: sampler.sample(QUERIES[0, :0], 1), ValueError, r"shape \(0, 4\); .* at least one query"),
+        (
+            lambda: sampler.sample(one.index_fill(0, torch.tensor(1), torch.nan), 1),
+            ValueError,
+            "1 value that is N",
+        ),
+        (lambda: sampler.sample(torch.ones(1, DIM).long(), 1), TypeError, r"a tensor of torch\.int64"),
+        (lambda: sampler.log_prob(one, torch.tensor([3, 21])), ValueError, "ids run from 3 to 21"),
+        (
+            lambda: sampler.log_prob(QUERIES, torch.tensor([3, 4])),
+            ValueError,
+            r"\(2,\); expected \(2, 3, n\)",
+        ),
+        (lambda: sampler.log_prob(one, torch.tensor([3.0])), TypeError, r"ids is a tensor of torch\.float32"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
 
 
 @pytest.mark.parametrize("sampler", LOOKING, indirect=True)
 def test_embeddings_are_looked_at(sampler):
-    bad = CLASS_EMBEDDINGS.index_fill(0, torch.tensor(2), torch.nan)
-    with pytest.raises(ValueError, match="class_embeddings has values that are NaN"):
-        sampler.rebuild_(bad)
-    with pytest.raises(ValueError, match="class_embeddings has values that are NaN"):
-        sampler.update_(torch.tensor([2]), bad[2:3])
-    with pytest.raises(ValueError, match=r"class_embeddings has shape \(1, 5\); expected \(1, 4\)"):
-        sampler.update_(torch.tensor([2]), torch.zeros(1, 5))
-    with pytest.raises(ValueError, match="repeats a class"):
-        sampler.update_(torch.tensor([2, 2]), torch.zeros(2, 4))
-    with pytest.raises(ValueError, match=r"expected \(..., 4\)"):
-        sampler.sample(torch.zeros(3, 5), 1)
-    empty = torch.empty(0, dtype=torch.long)
-    assert sampler.update_(empty, torch.empty(0, DIM)) is sampler
-
-
-def test_an_embedding_matrix_is_needed():
-    for kind in (ExactSoftmaxSampler, lambda y: SoftmaxSampler(y, hrf.Positive(DIM, n_projections=8))):
-        with pytest.raises(ValueError, match=r"class_embeddings is .*3.*; expected a tensor \(C, d\)"):
-            kind(torch.zeros(3))
-        with pytest.raises(ValueError, match="class_embeddings has values that are NaN"):
-            kind(torch.full((3, DIM), torch.nan))
-        with pytest.raises(ValueError, match="n_classes is 0"):
-            kind(torch.zeros(0, DIM))
+    bad, two = CLASS_EMBEDDINGS.index_fill(0, torch.tensor(2), torch.nan), torch.tensor([2])
+    for call, says in (
+        (lambda: sampler.rebuild_(bad), "class_embeddings has values that are NaN"),
+        (lambda: sampler.update_(two, bad[2:3]), "class_embeddings has values that are NaN"),
+        (lambda: sampler.update_(two, torch.zeros(1, 5)), r"has shape \(1, 5\); expected \(1, 4\)"),
+        (lambda: sampler.update_(two.repeat(2), torch.zeros(2, 4)), "repeats a class"),
+        (lambda: sampler.sample(torch.zeros(3, 5), 1), r"expected \(..., 4\)"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            call()
+    assert sampler.update_(two[:0], torch.empty(0, DIM)) is sampler
 
 
 @pytest.mark.parametrize("k", [1, 20, 21])
@@ -213,3 +185,82 @@ def test_the_exact_sampler_states_the_softmax(monkeypatch):
     torch.testing.assert_close(sampler.log_prob(QUERIES, everything()), expected)
     ids, log_probs = sampler.sample(QUERIES, 20)
     torch.testing.assert_close(log_probs, expected.gather(-1, ids))
+
+
+# Single steps of a draw.
+
+
+@pytest.mark.parametrize("size", [1e-45, 4e-44, 1e-38, 1.0, 1e38])
+def test_weights_of_any_size(size, monkeypatch):
+    """The largest random number chooses the last branch with weight, even where weights are subnormal."""
+    largest = torch.tensor(1.0).nextafter(torch.tensor(0.0))
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: largest.expand(shape))
+    assert choice.choose(torch.tensor([[size, 0.0, size, 0.0]]), 1, None) == 2
+
+
+def test_a_long_class_without_mass_hides_no_other():
+    products, log_scale = torch.tensor([[-0.1, 0.2, 0.1, 1e-8]]), torch.tensor([500.0, 0.0, -1.0, 300.0])
+    weights = choice.branch_weights(products, log_scale, floor=1e-7)
+    torch.testing.assert_close(weights, torch.tensor([[0.0, 0.2, 0.1 / math.e, 0.0]]))
+    nothing = choice.branch_weights(torch.zeros(1, 4), torch.full((4,), -torch.inf), floor=0.0)
+    assert nothing.equal(torch.zeros(1, 4))
+
+
+# Arguments that samplers share.
+
+
+def test_a_seed_stands_for_a_generator_and_the_global_stream_is_left_alone(sampler):
+    expected = sampler.sample(QUERIES, 10, seeded(3)).ids
+    before = torch.random.get_rng_state()
+    assert sampler.sample(QUERIES, 10, seed=3).ids.equal(expected)
+    assert sampler.sample(QUERIES, 10, seed=np.int64(3)).ids.equal(expected)
+    assert not sampler.sample(QUERIES, 10, seed=4).ids.equal(expected)
+    sampler.log_prob(QUERIES, everything())
+    assert torch.random.get_rng_state().equal(before)
+
+
+def test_a_source_of_randomness_is_a_generator_or_a_seed(sampler):
+    with pytest.raises(TypeError, match=r"^generator is 0; expected a torch\.Generator .*seed=0\)$"):
+        sampler.sample(QUERIES, 2, 0)
+    with pytest.raises(ValueError, match=r"^generator and seed are both given; expected one of them$"):
+        sampler.sample(QUERIES, 2, Generator(), seed=0)
+    with pytest.raises(TypeError, match=r"seed is 0\.5; expected a whole number"):
+        sampler.sample(QUERIES, 2, seed=0.5)
+
+
+def test_arrays_are_no_tensors(sampler):
+    ids = torch.zeros(2, 3, 2, dtype=torch.long)
+    for call in (
+        lambda: sampler.sample(QUERIES.numpy(), 2),
+        lambda: sampler.log_prob(QUERIES.tolist(), ids),
+        lambda: sampler.log_prob(QUERIES, ids.numpy()),
+    ):
+        with pytest.raises(TypeError, match=r"(queries|ids) is of type (ndarray|list); expected a tensor"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "kind", [ExactSoftmaxSampler, lambda y: SoftmaxSampler(y, hrf.Positive(DIM, n_projections=8))]
+)
+def test_what_is_no_matrix_of_embeddings_is_refused(kind):
+    array, one = np.zeros((CLASSES, DIM), dtype=np.float32), torch.tensor([1])
+    sampler = kind(torch.from_numpy(array))
+    for call, error, says in (
+        (lambda: kind(array), TypeError, "class_embeddings is of type ndarray; expected a tensor"),
+        (
+            lambda: sampler.rebuild_(array),
+            TypeError,
+            "class_embeddings is of type ndarray; expected a tensor",
+        ),
+        (lambda: sampler.update_(one, array[:1]), TypeError, "class_embeddings is of type ndarray"),
+        (lambda: sampler.update_(one.numpy(), torch.zeros(1, DIM)), TypeError, "ids is of type ndarray"),
+        (lambda: kind(torch.zeros(3)), ValueError, r"class_embeddings is .*3.*; expected a tensor \(C, d\)"),
+        (
+            lambda: kind(torch.full((3, DIM), torch.nan)),
+            ValueError,
+            "class_embeddings has values that are NaN",
+        ),
+        (lambda: kind(torch.zeros(0, DIM)), ValueError, "n_classes is 0"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
