@@ -7,6 +7,7 @@ that logits keep their size. Without the text ($HRF_DATA) or the model's package
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
 
@@ -21,11 +22,13 @@ from benchmarks.field.measure import TIMED_LAYER, capture
 
 __all__ = ["CASES", "EXACT", "LENGTHS", "NAME", "SETTINGS", "group"]
 
-LENGTHS = {1024: 1.0, 4096: 3.0, 16384: 8.0}  # with the speed-ups aimed at
+LENGTHS = {1024: 1.5, 4096: 4.5, 16384: 12.0}  # with the speed-ups aimed at
+TRAINED = {1024: 0.8, 4096: 2.0}  # likewise, with the backward pass
 JOINED = {32: 1, 64: 2}  # heads of the model per head, by width
 HEADS = {32: 12, 64: 8}
 ROUNDS = {16384: 5}  # exact attention takes seconds there
 NAME, EXACT = "SummarisedAttention", "exact (scaled_dot_product_attention)"
+WITH_BACKWARD = ", forward + backward"
 
 
 def group(length: int, dim: int) -> str:
@@ -60,15 +63,36 @@ def summarised(length: int, dim: int) -> partial[Tensor]:
     return partial(hrf.attention, *inputs(length, dim), hrf.SummarisedAttention(), scale=1.0)
 
 
+def trained(attention: Callable[..., partial[Tensor]], length: int, dim: int) -> Callable[[], Tensor]:
+    """Return a forward and a backward pass."""
+    forward = attention(length, dim)
+    with torch.inference_mode(False):
+        leaves = [u.clone().requires_grad_() for u in inputs(length, dim)]
+
+    def run() -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            output = forward.func(*leaves, *forward.args[3:], **forward.keywords)
+            return torch.autograd.grad(output.square().sum(), leaves)[0]
+
+    return run
+
+
 def cases(length: int, dim: int) -> list[Case]:
-    """Return both cases of one length and width."""
+    """Return the cases of one length and width."""
     work = 4.0 * HEADS[dim] * length**2 * dim
     options = {"group": group(length, dim), "flops": work, "size": length, "rounds": ROUNDS.get(length)}
     against = (faster_than(EXACT, at_least=LENGTHS[length]),)
-    return [
+    found = [
         Case(NAME, setup=partial(summarised, length, dim), against=against, **options),
         Case(EXACT, setup=partial(exact, length, dim), own=False, **options),
     ]
+    if length in TRAINED:
+        options["flops"], name = 3 * work, f"{EXACT}{WITH_BACKWARD}"
+        against = (faster_than(name, at_least=TRAINED[length]),)
+        ours, theirs = (partial(trained, attention, length, dim) for attention in (summarised, exact))
+        found.append(Case(NAME + WITH_BACKWARD, setup=ours, against=against, **options))
+        found.append(Case(name, setup=theirs, own=False, **options))
+    return found
 
 
 _SIZES = [(length, dim) for dim in JOINED for length in LENGTHS]

@@ -94,7 +94,13 @@ def summarised(bench: dict[str, Any]) -> str:
     found = _summarised(bench)
     lengths = list(next(iter(found.values())))
     rows = [
-        [name, *(f"{ratio['median']:.2f} ({_quartiles(ratio)})" for ratio in by_length.values())]
+        [
+            name,
+            *(
+                f"{by_length[n]['median']:.2f} ({_quartiles(by_length[n])})" if n in by_length else ""
+                for n in lengths
+            ),
+        ]
         for name, by_length in found.items()
     ]
     return table(["times as fast as exact attention", *(f"{n:,} tokens" for n in lengths)], rows)
@@ -230,8 +236,11 @@ def _summarised(bench: dict[str, Any]) -> dict[str, dict[int, Ratio]]:
     for group in bench["groups"].values():
         settings = group["settings"]
         if "tokens" in settings:
-            row = f"{settings['heads']} heads, d = {settings['dim']}"
-            found.setdefault(row, {})[settings["tokens"]] = group["ratios"][0]
+            for ratio in group["ratios"]:
+                row = f"{settings['heads']} heads, d = {settings['dim']}"
+                if "backward" in ratio["case"]:
+                    row += ", with the backward pass"
+                found.setdefault(row, {})[settings["tokens"]] = ratio
     return found
 
 

@@ -38,7 +38,7 @@ COMPILED_CODE_TOKENS = 16
 # Places per matrix product of blocks by code.
 CODE_PLACES = 1 << 12
 
-# Clusters (_attention/clustered): tokens at a time, floats per product, tokens per block at least and at most, and
+# Clusters (_attention/clusters): tokens at a time, floats per product, tokens per block at least and at most, and
 # floats of features at a time with a map per pair of clusters.
 CLUSTER_TOKENS = 1 << 14
 CLUSTER_FLOATS = 1 << 18

@@ -14,8 +14,7 @@ from attention.data import random
 from attention.engines import check_equal, inputs, reference
 from features.registry import MAPS, PARTLY_EXACT, build
 from hrf import tuning
-from hrf._attention import angular, dispatch
-from hrf._attention import clustered as clusters
+from hrf._attention import angular, clusters, dispatch
 from hrf._attention import dense as small
 from hrf._attention import reference as twin
 from hrf._attention.call import prepare

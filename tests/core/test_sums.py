@@ -11,8 +11,7 @@ import torch
 import hrf
 from attention.engines import inputs, reference
 from hrf import _core as core
-from hrf._attention import angular
-from hrf._attention import clustered as clusters
+from hrf._attention import angular, clusters
 
 DIM = 6
 

@@ -5,7 +5,7 @@ state from earlier chunks and c its scale, a row of sums at the scale cᵢ is
 
     Oᵢ = Σ_{j≤i} Wᵢⱼ φ(xᵢ)ᵀψ(yⱼ) vⱼ + exp(c − cᵢ) φ(xᵢ)ᵀ S,   Wᵢⱼ = exp(sⱼ − cᵢ) ≤ 1.
 
-Sums over exact pairs of clusters are computed before (``clustered.py``), on a scale of their own, and added to
+Sums over exact pairs of clusters are computed before (``clusters.py``), on a scale of their own, and added to
 Oᵢ. The backward pass goes forward in time for the queries, which need S, recomputed chunk by chunk, and backward for
 the keys and values, which need ∂S: no state is kept.
 

@@ -4,7 +4,7 @@ Blocks of positions, few enough to be finished in the cache: vectors, values, fe
 
 Features never exist for a whole sequence. The backward pass recomputes those of a block, and pulls their gradients
 back before the next block. `Dense` serves any map; clustered maps, whose features are mostly zeros, have products of
-their own (``clustered.py``). With batch elements and heads in one axis N, a state is a list of tensors
+their own (``clusters.py``). With batch elements and heads in one axis N, a state is a list of tensors
 ``(N, D, c)``, which products may overwrite.
 
 Positive features that float32 holds as they are: attention without a scale per row.

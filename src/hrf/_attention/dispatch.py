@@ -9,7 +9,7 @@ Reading order:
     call.py          what a call fixes beside its tensors; a `Path` is prepare, forward and backward; paths by rows
     dense.py         any map with features, bidirectional; causal.py the same in chunks
     angular.py       angular hybrids by sign code
-    clustered.py     clusters, on the sums of cluster_sums.py
+    clusters.py      clusters, on the sums of cluster_sums.py
     denominator.py   small denominators, and outputs outside the box of the values
     carry.py         what a state holds, and steps of single tokens; state.py decodes with it
     reference.py     the quadratic twin that every engine is tested against
@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hrf._attention import angular, carry, clustered, dense
+from hrf._attention import angular, carry, clusters, dense
 from hrf._attention.call import Call, Path, by_rows
 from hrf._attention.causal import in_chunks
-from hrf._attention.clustered import Clustered, prepare_clustered
+from hrf._attention.clusters import Clustered, prepare_clustered
 from hrf._attention.dense import Chunks, Dense
 from hrf._attention.inputs import check_map
 from hrf.features.base import FeatureMap
@@ -80,10 +80,10 @@ def _has_features(phi: FeatureMap) -> bool:
 # fmt: off
 ENGINES = (
     # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
-    Engine("clustered", _by_residual, by_rows(clustered.stream), in_chunks(prepare_clustered, Clustered),
+    Engine("clustered", _by_residual, by_rows(clusters.stream), in_chunks(prepare_clustered, Clustered),
            Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
-    Engine("clustered by pair", _by_pair, by_rows(clustered.stream), in_chunks(prepare_clustered, Dense),
+    Engine("clustered by pair", _by_pair, by_rows(clusters.stream), in_chunks(prepare_clustered, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
     Engine("angular", _by_code, by_rows(angular.stream), in_chunks(carry.prepare, Dense),
