@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-start bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
 	readme supported-models clean help
 
 help:            ## this list
@@ -97,6 +97,9 @@ bench-attention-quality: $(VENV)/.bench   ## errors of attention on a trained Tr
 
 bench-field: $(VENV)/.bench   ## summarised attention beside other methods, at equal FLOPs and at equal time
 	$(BIN)/python -m benchmarks.field --out $(OUT)
+
+bench-start: $(VENV)/.bench   ## seconds of the first call of every engine, in fresh processes
+	$(BIN)/python -m benchmarks.start
 
 bench-distributed: $(VENV)/.installed   ## time per rank at a fixed length per rank, for 1 and 2 ranks
 	$(BIN)/python -m benchmarks.distributed --out $(OUT)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 import hrf
 from benchmarks.runner import Ratio, Timing, quartiles
+from hrf import _core as core
 from hrf.report import table
 
 __all__ = ["as_dict", "environment", "show"]
@@ -26,6 +27,7 @@ def environment() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "core": core.instructions(),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0]
         if hasattr(os, "getloadavg")
@@ -35,7 +37,7 @@ def environment() -> dict[str, Any]:
             "python": platform.python_version(),
             "hrf": hrf.__version__,
             "torch": torch.__version__,
-            **{name: _version(name) for name in ("numba", "numpy", "performer-pytorch", "scikit-learn")},
+            **{name: _version(name) for name in ("numpy", "performer-pytorch", "scikit-learn")},
         },
     }
 
