@@ -25,6 +25,7 @@ from benchmarks.speech_tables import (
     verdict_rows,
 )
 from benchmarks.summarised_tables import field_rows, long_rows, neighbour_rows, passage_rows, speech_rows
+from hrf.report import markdown_table
 
 RESULTS = Path("benchmarks/results")
 REPRODUCED = Path("docs/results")
@@ -59,12 +60,6 @@ LENGTHS_SUMMARY = (1024, 4096, 16384)
 Ratio = dict[str, Any]
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def maps(bench: dict[str, Any]) -> str:
     """Tabulate ratios of feature maps."""
     return _ratios("65,536 vectors, d = 64, width 256", bench["groups"]["maps"]["ratios"])
@@ -86,7 +81,7 @@ def attention(bench: dict[str, Any]) -> str:
     ]
     headings = [f"{length:,} tokens" for length in by_length]
     headings[0] = f"ratio at {headings[0]}"
-    return table(["8 heads, d = 64, 256 features", *headings], rows)
+    return markdown_table(["8 heads, d = 64, 256 features", *headings], rows)
 
 
 def summarised(bench: dict[str, Any]) -> str:
@@ -103,7 +98,7 @@ def summarised(bench: dict[str, Any]) -> str:
         ]
         for name, by_length in found.items()
     ]
-    return table(["times as fast as exact attention", *(f"{n:,} tokens" for n in lengths)], rows)
+    return markdown_table(["times as fast as exact attention", *(f"{n:,} tokens" for n in lengths)], rows)
 
 
 def speed_summary(bench: dict[str, Any]) -> str:
@@ -120,7 +115,7 @@ def speed_summary(bench: dict[str, Any]) -> str:
             *_medians(map(summaries.get, LENGTHS_SUMMARY), digits=1),
         ]
     )
-    return table(["times as fast", *(f"{length:,} tokens" for length in LENGTHS_SUMMARY)], rows)
+    return markdown_table(["times as fast", *(f"{length:,} tokens" for length in LENGTHS_SUMMARY)], rows)
 
 
 def quality(result: dict[str, Any]) -> str:
@@ -132,7 +127,7 @@ def quality(result: dict[str, Any]) -> str:
         spread = f"{_error(min(layers))}–{_error(max(layers))}"
         rows.append([words, _error(outcome["median"]), spread, f"{outcome['flops_per_token']:,.0f}"])
     rows.append(["exact attention", "0", "", f"{result['exact_flops_per_token']:,.0f}"])
-    return table(["map", "error", "smallest and largest over layers", "FLOPs per token"], rows)
+    return markdown_table(["map", "error", "smallest and largest over layers", "FLOPs per token"], rows)
 
 
 def minilm(result: dict[str, Any]) -> str:
@@ -141,14 +136,14 @@ def minilm(result: dict[str, Any]) -> str:
     for name, found in result["quality"].items():
         exact = f"{found['exact_share']:.1%}" if found["exact_share"] else ""
         rows.append([name, f"{found['mean']:.3f}", f"{found['least']:.3f}", exact])
-    return table(["attention", "mean cosine", "smallest", "pairs exact"], rows)
+    return markdown_table(["attention", "mean cosine", "smallest", "pairs exact"], rows)
 
 
 def converted(result: dict[str, Any]) -> str:
     """Tabulate times of the attention of a converted model against exact attention."""
     rows = [[name, *(f"{r:.1f}" for r in ratios.values())] for name, ratios in result["times"].items()]
     lengths = [f"{int(length):,}" for length in next(iter(result["times"].values()))]
-    return table(["times as fast as exact attention", *lengths], rows)
+    return markdown_table(["times as fast as exact attention", *lengths], rows)
 
 
 def of(
@@ -161,7 +156,7 @@ def of(
     if columns is not None:
         kept = [[line[column] for column in columns] for line in lines]
         headings, lines = [headings[column] for column in columns], [line for line in kept if any(line[1:])]
-    return table(headings, lines)
+    return markdown_table(headings, lines)
 
 
 # Page by page: the name of a table, the file it comes from, and the function that makes it.
@@ -258,7 +253,7 @@ def _medians(ratios: Iterable[Ratio | None], digits: int = 2) -> list[str]:
 
 def _ratios(heading: str, ratios: Sequence[Ratio]) -> str:
     rows = [[_sentence(r), f"{r['median']:.2f}", _quartiles(r)] for r in ratios]
-    return table([heading, "ratio", "quartiles"], rows)
+    return markdown_table([heading, "ratio", "quartiles"], rows)
 
 
 def _sentence(ratio: Ratio) -> str:

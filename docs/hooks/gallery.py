@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hrf.report import markdown_table
 from hrf_paper.experiments.experiment import RULE, verdict_text
 
 __all__ = ["gallery", "on_page_markdown"]
@@ -52,7 +53,7 @@ def gallery(folder: Path) -> str:
             for result in present
             for claim in _claims(result)
         ]
-        parts += [RULE, _table(["experiment", "verdict", "claim", "paper", "ours"], rows)]
+        parts += [RULE, markdown_table(["experiment", "verdict", "claim", "paper", "ours"], rows)]
         parts += [_experiment(result) for result in present]
     if missing:
         lines = [f"- `{name}`: {EXPERIMENTS[name]}" for name in missing]
@@ -85,11 +86,6 @@ def _verdict(claim: dict[str, Any]) -> str:
 def _cells(claim: dict[str, Any]) -> list[str]:
     words = f"{claim['claim']} *At {claim['matching']}.*" if claim["matching"] else claim["claim"]
     return [_verdict(claim), words, claim["paper"], claim["ours"]]
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    cells = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _experiment(result: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ __all__ = [
     "Progress",
     "count",
     "folder",
+    "markdown_table",
     "needs_extra",
     "number",
     "one_sentence",
@@ -84,6 +85,12 @@ def count(value: int) -> str:
 # Three letters in a row make a word ("nan" and "inf" aside); units, exponents and suffixes are shorter.
 _WORD = re.compile(r"(?!nan|inf)[^\W\d_]{3}")
 _NUMBER = re.compile(r"[\dπ∞]|nan|inf")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Format a table in Markdown."""
+    cells = [header, ["---"] * len(header), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def table(
