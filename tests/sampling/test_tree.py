@@ -60,6 +60,14 @@ def by_definition(feature_map, x, y, leaf_size, share):
     return (1 - share) * q + share / len(y)
 
 
+def test_long_embeddings_of_positive_features_leave_no_class_out():
+    """Estimates differ by more than the range of float32; true probabilities do not."""
+    generator = Generator().manual_seed(0)
+    y, x = (16 * F.normalize(torch.randn(n, 64, generator=generator), dim=-1) for n in (1000, 20))
+    sampler = SoftmaxSampler(y, hrf.Positive(64, n_projections=64, seed=0))
+    assert probabilities(sampler, x).min() >= (1 - 1e-5) * 0.1 / 1000
+
+
 @pytest.mark.parametrize("name", MAPS)
 def test_probabilities_follow_the_definition(name):
     phi = build(name)
