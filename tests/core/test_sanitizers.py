@@ -21,7 +21,7 @@ import pytest
 from hrf import _core as core
 core._file = lambda name: Path(sys.argv[1]) / "core.baseline.so"
 core.instructions = lambda: "baseline"
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[2:]]))
+sys.exit(pytest.main(["-q", "-x", "-s", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 # All algorithms, most of them with one thread. The choice of an instruction set would leave the sanitizers.
 TESTS = ["tests/core", "tests/properties/test_hostile_values.py"]
