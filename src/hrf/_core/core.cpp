@@ -6,6 +6,7 @@
 #include "hashes.h"
 #include "pairs.h"
 #include "summarised_backward.h"
+#include "summarised_causal.h"
 #include "summarised_forward.h"
 
 #define HRF_EXPORT extern "C" __attribute__((visibility("default")))
@@ -81,6 +82,13 @@ HRF_EXPORT int64_t summarised_forward(const SummarisedCall* call, int64_t size) 
     if (size != sizeof(SummarisedCall)) return 0;
     auto* found = new Found;
     call->is_double ? summarised_forward<double>(*call, *found) : summarised_forward<float>(*call, *found);
+    return reinterpret_cast<int64_t>(found);
+}
+
+HRF_EXPORT int64_t causal_forward(const CausalCall* call, int64_t size) {
+    if (size != sizeof(CausalCall)) return 0;
+    auto* found = new Found;
+    call->is_double ? causal_forward<double>(*call, *found) : causal_forward<float>(*call, *found);
     return reinterpret_cast<int64_t>(found);
 }
 

@@ -14,19 +14,11 @@ constexpr int64_t SOME_KEYS = 64;  // keys at a time
 constexpr double LARGEST_TILT = 10 * LOG2E;  // of γd²/2, as in read.py, for powers of 2
 constexpr double LARGEST_VARIANCE = 20;      // of γd², as in read.py
 constexpr double ROOM = 24;                  // weights up to 2²⁴ are not rescaled
+constexpr double FAR = 100;                  // masses of queries are compared up to 2^FAR
 
-// Everything Python passes, in its order: 8 bytes each.
-struct SummarisedCall {
-    const void *x, *y, *v;                // (N, L, d), (N, S, d), (N, S, d_v)
-    const uint8_t *queries, *keys;        // (N, L), (N, S): 0 for padding
-    const void *limits, *opening_limits;  // (N,): log₂ of the relative error of a key; share of a query's mass
-    void* out;                            // (N, L, d_v)
-    void* log_masses;                     // (N, L): log₂ Σ weights of each query
-    int32_t *order, *key_order;           // (N, L), (N, S): token in each row
-    int64_t *bounds, *key_bounds;         // (N, G + 1), (N, C + 1)
-    int64_t *sizes, *openings, *met;      // (N, G): exact keys, opened clusters, and keys in these
-    double root;                          // √scale
-    int64_t n, length, n_keys, dim, width, levels, key_levels, keep, threads, is_double;
+// Numbers of queries and keys of a head, their dimensions, and how often trees halve them.
+struct Sizes {
+    int64_t length, n_keys, dim, width, levels, key_levels;
 
     int64_t groups() const { return int64_t(1) << levels; }
     int64_t clusters() const { return int64_t(1) << key_levels; }
@@ -37,7 +29,21 @@ struct SummarisedCall {
     int64_t largest_cluster() const { return (n_keys >> key_levels) + 1; }
 };
 
-// A prepared head.
+// Everything Python passes, in its order: 8 bytes each, the sizes first.
+struct SummarisedCall : Sizes {
+    const void *x, *y, *v;                // (N, L, d), (N, S, d), (N, S, d_v)
+    const uint8_t *queries, *keys;        // (N, L), (N, S): 0 for padding
+    const void *limits, *opening_limits;  // (N,): log₂ of the relative error of a key; share of a query's mass
+    void* out;                            // (N, L, d_v)
+    void* log_masses;                     // (N, L): log₂ Σ weights of each query
+    int32_t *order, *key_order;           // (N, L), (N, S): token in each row
+    int64_t *bounds, *key_bounds;         // (N, G + 1), (N, C + 1)
+    int64_t *sizes, *openings, *met;      // (N, G): exact keys, opened clusters, and keys in these
+    double root;                          // √scale
+    int64_t n, keep, threads, is_double;
+};
+
+// A prepared head: its groups of queries and its clusters of keys.
 template <class T>
 struct Head {
     int64_t n, n_keys;         // without padding
@@ -48,20 +54,22 @@ struct Head {
     int32_t *order, *key_order;
     int64_t *bounds, *key_bounds;
 
-    static size_t bytes(const SummarisedCall& a) {
+    static size_t bytes(const Sizes& a) {
         const int64_t d = a.columns(), g = a.groups(), c = a.clusters();
         return Arena::room<T>(a.length * d) + Arena::room<T>(a.n_keys * a.row()) + Arena::room<T>(g * d) +
                Arena::room<T>(g) + Arena::room<T>(a.length) + Arena::room<T>(d * d) + Arena::room<T>(c * d) +
                2 * Arena::room<T>(a.n_keys) + Arena::room<T>(c) + Arena::room<T>(a.images() ? a.n_keys * d : 0);
     }
-    Head(Arena& arena, const SummarisedCall& a, int64_t head) {
+    Head(Arena& arena, const Sizes& a) {
         const int64_t d = a.columns(), g = a.groups(), c = a.clusters();
         queries = arena.lend<T>(a.length * d), keys = arena.lend<T>(a.n_keys * a.row()), means = arena.lend<T>(g * d);
         widths = arena.lend<T>(g), query_widths = arena.lend<T>(a.length), metric = arena.lend<T>(d * d);
         centres = arena.lend<T>(c * d), spreads = arena.lend<T>(a.n_keys), log_spreads = arena.lend<T>(a.n_keys);
         mean_spreads = arena.lend<T>(c), images = a.images() ? arena.lend<T>(a.n_keys * d) : nullptr;
+    }
+    Head(Arena& arena, const SummarisedCall& a, int64_t head) : Head(arena, a) {
         order = a.order + head * a.length, key_order = a.key_order + head * a.n_keys;
-        bounds = a.bounds + head * (g + 1), key_bounds = a.key_bounds + head * (c + 1);
+        bounds = a.bounds + head * (a.groups() + 1), key_bounds = a.key_bounds + head * (a.clusters() + 1);
     }
 };
 
@@ -93,10 +101,29 @@ void centre(const T* rows, int64_t stride, int64_t dim, const int64_t* bounds, i
 }
 
 template <class T>
-size_t bytes_to_prepare(const SummarisedCall& a) {
+size_t bytes_to_prepare(const Sizes& a) {
     const int64_t n = std::max(a.length, a.n_keys);
     return 4 * Arena::room<T>(n * a.columns()) + 2 * Arena::room<int32_t>(n) + Arena::room<T>((64 + 1) * a.columns()) +
            TreeScratch<T>::bytes(n, a.columns());
+}
+
+// Write means and spreads of clusters, from the keys in their order. `spare` and `residuals` have room for n_keys rows.
+template <class T>
+void describe_clusters(const Sizes& a, T* spare, T* residuals, Head<T>& h) {
+    const int64_t d = a.columns(), row = a.row();
+    centre(h.keys, row, d, h.key_bounds, a.clusters(), h.centres, residuals);
+    T* images = h.images ? h.images : spare;
+    product<false>(h.n_keys, d, d, residuals, d, h.metric, d, images, d);
+    for (int64_t c = 0; c < a.clusters(); ++c) {
+        T sum_of_spreads = 0;
+        for (int64_t j = h.key_bounds[c]; j < h.key_bounds[c + 1]; ++j) {
+            const T spread = std::max(dot(images + j * d, residuals + j * d, d), T(0));
+            h.spreads[j] = T(LOG2E / 2) * spread;
+            h.log_spreads[j] = T(0.5) * std::log2(spread);
+            sum_of_spreads += spread;
+        }
+        h.mean_spreads[c] = sum_of_spreads / std::max<int64_t>(h.key_bounds[c + 1] - h.key_bounds[c], 1);
+    }
 }
 
 // Put a head's queries into groups and its keys into clusters, with the statistics of both.
@@ -159,19 +186,7 @@ void prepare(const SummarisedCall& a, int64_t head, Arena& arena, Head<T>& h, bo
         copy(own_v + h.key_order[j] * a.width, a.width, key + d);
         clear(key + d + a.width, w - a.width);
     }
-    centre(h.keys, row, d, h.key_bounds, a.clusters(), h.centres, residuals);
-    T* images = h.images ? h.images : spare;
-    product<false>(h.n_keys, d, d, residuals, d, h.metric, d, images, d);
-    for (int64_t c = 0; c < a.clusters(); ++c) {
-        T sum_of_spreads = 0;
-        for (int64_t j = h.key_bounds[c]; j < h.key_bounds[c + 1]; ++j) {
-            const T spread = std::max(dot(images + j * d, residuals + j * d, d), T(0));
-            h.spreads[j] = T(LOG2E / 2) * spread;
-            h.log_spreads[j] = T(0.5) * std::log2(spread);
-            sum_of_spreads += spread;
-        }
-        h.mean_spreads[c] = sum_of_spreads / std::max<int64_t>(h.key_bounds[c + 1] - h.key_bounds[c], 1);
-    }
+    describe_clusters(a, spare, residuals, h);
 }
 
 // Buffers of a thread for blocks of groups.
@@ -186,16 +201,16 @@ struct BlockScratch {
     int32_t* hits;                                          // cluster and query of each opening
 
     static constexpr int N = 18;
-    static void sizes_of(const SummarisedCall& a, int64_t (&floats)[N], int64_t (&integers)[4]) {
+    static void sizes_of(const Sizes& a, int64_t (&floats)[N], int64_t (&integers)[4]) {
         const int64_t c = a.clusters(), d = a.columns(), q = a.largest_group();
         const int64_t f[N] = {a.n_keys * GROUPS, a.largest_cluster() * GROUPS, GROUPS * c * a.row(), GROUPS * c,
                               GROUPS * a.row(), GROUPS * d, d * GROUPS, GROUPS, GROUPS, d * q,
-                              std::max(SOME_KEYS, c) * q, q * (a.row() - d), 2 * q, 2 * q, q, padded(a.largest_cluster()),
+                              std::max(SOME_KEYS, c) * q, q * (a.row() - d), 2 * q, 2 * q, 2 * q, padded(a.largest_cluster()),
                               c * GROUPS, c * GROUPS};
         const int64_t i[4] = {GROUPS * a.n_keys, GROUPS, GROUPS * (c + 1), 2 * c * q};
         std::copy(f, f + N, floats), std::copy(i, i + 4, integers);
     }
-    static size_t bytes(const SummarisedCall& a) {
+    static size_t bytes(const Sizes& a) {
         int64_t floats[N], integers[4];
         sizes_of(a, floats, integers);
         size_t total = 0;
@@ -203,7 +218,7 @@ struct BlockScratch {
         for (const int64_t n : integers) total += Arena::room<int32_t>(n);
         return total;
     }
-    BlockScratch(Arena& arena, const SummarisedCall& a) {
+    BlockScratch(Arena& arena, const Sizes& a) {
         int64_t floats[N], integers[4];
         sizes_of(a, floats, integers);
         T** places[N] = {&tile, &tilted, &summaries, &biases, &found, &image, &columns, &widths,
@@ -226,14 +241,16 @@ void maxima(const T* tile, int64_t n, int64_t columns, T* top) {
     }
 }
 
-// Turn t into 2^(t − top) in some rows of a tile, and add them up per column.
-template <class T>
+// Turn t into 2^(t − top) in some rows of a tile, and add them up per column. LOWEST becomes 0 if it is `Masked`.
+template <bool Masked, class T>
 void exponentials(T* tile, int64_t n, int64_t columns, const T* top, T* sums) {
     for (int64_t i = 0; i < columns; i += lanes<T>) {
         const vec<T> own = load(top + i);
         vec<T> total = load(sums + i);
         for (int64_t j = 0; j < n; ++j) {
-            const vec<T> weight = exp2<T>(load(tile + j * columns + i) - own);
+            const vec<T> t = load(tile + j * columns + i);
+            vec<T> weight = exp2<T>(t - own);
+            if constexpr (Masked) weight = t > T(0.1) * LOWEST<T> ? weight : vec<T>{};
             store(tile + j * columns + i, weight);
             total += weight;
         }
@@ -243,7 +260,7 @@ void exponentials(T* tile, int64_t n, int64_t columns, const T* top, T* sums) {
 
 // Write the scores s of all keys for the means of a block of groups, and Z = log₂ Σ 2^s.
 template <class T>
-void score(const SummarisedCall& a, const Head<T>& h, int64_t first_group, BlockScratch<T>& s) {
+void score(const Sizes& a, const Head<T>& h, int64_t first_group, BlockScratch<T>& s) {
     constexpr int N = lanes<T>, V = GROUPS / N;
     const int64_t d = a.columns(), some_groups = std::min(GROUPS, a.groups() - first_group);
     for (int64_t i = 0; i < GROUPS; ++i) {
@@ -297,7 +314,7 @@ void tilt(const T* scores, T spread, T log_spread, const T* log_widths, int32_t 
 // s.totals holds the largest mass times relative error that a summary may have per key. Writes μ and V to s.summaries,
 // log₂ A − rᵀμ log₂ e to s.biases (about LOWEST where all keys are exact), lists, their sizes and where clusters begin.
 template <class T>
-void summarise(const SummarisedCall& a, const Head<T>& h, BlockScratch<T>& s) {
+void summarise(const Sizes& a, const Head<T>& h, BlockScratch<T>& s) {
     constexpr int N = lanes<T>;
     constexpr T NONE = T(0.1) * LOWEST<T>;  // largest of no keys
     const int64_t d = a.columns(), row = a.row(), n_clusters = a.clusters();

@@ -32,7 +32,7 @@ struct GradientScratch {
     T *norms, *top;
 
     static constexpr int N = 27;
-    static void sizes_of(const SummarisedCall& a, int64_t (&floats)[N]) {
+    static void sizes_of(const Sizes& a, int64_t (&floats)[N]) {
         const int64_t d = a.columns(), row = a.row(), w = row - d, g = a.groups(), c = a.clusters(), q = a.largest_group();
         const int64_t tile = std::max({SOME_KEYS, c, a.largest_cluster()}) * std::max(q, GROUPS);
         const int64_t f[N] = {a.length * d, a.n_keys * row, g * d, g, a.n_keys, d * d, c * d, std::max(a.length, a.n_keys) * d,
@@ -41,14 +41,14 @@ struct GradientScratch {
                               a.n_keys * d, a.length * d, (64 + 1) * d};
         std::copy(f, f + N, floats);
     }
-    static size_t bytes(const SummarisedCall& a) {
+    static size_t bytes(const Sizes& a) {
         int64_t floats[N];
         sizes_of(a, floats);
         size_t total = 0;
         for (const int64_t n : floats) total += Arena::room<T>(n);
         return total;
     }
-    GradientScratch(Arena& arena, const SummarisedCall& a) {
+    GradientScratch(Arena& arena, const Sizes& a) {
         int64_t floats[N];
         sizes_of(a, floats);
         T** places[N] = {&queries, &keys, &means, &widths, &spreads, &metric, &centres, &residuals, &summaries, &log_masses,
@@ -146,7 +146,7 @@ void read_back(const SummarisedGradient& b, const Head<T>& h, int64_t head, int6
 
 // Gradients of the keys of one cluster, from the summaries of a block of groups.
 template <class T>
-void summarise_back(const SummarisedCall& a, const Head<T>& h, int64_t first_group, int64_t c, BlockScratch<T>& s,
+void summarise_back(const Sizes& a, const Head<T>& h, int64_t first_group, int64_t c, BlockScratch<T>& s,
                     GradientScratch<T>& g) {
     constexpr int N = lanes<T>;
     const int64_t d = a.columns(), row = a.row(), n_clusters = a.clusters(), first = h.key_bounds[c];
@@ -212,7 +212,7 @@ void summarise_back(const SummarisedCall& a, const Head<T>& h, int64_t first_gro
 
 // Gradients of what the statistics depend on: means, residuals, covariances, widths and spreads.
 template <class T>
-void statistics_back(const SummarisedCall& a, const Head<T>& h, GradientScratch<T>& g) {
+void statistics_back(const Sizes& a, const Head<T>& h, GradientScratch<T>& g) {
     const int64_t d = a.columns(), row = a.row(), n_clusters = a.clusters(), n_groups = a.groups();
     const T inverse = T(1) / std::max<int64_t>(h.n, 1), key_inverse = T(1) / std::max<int64_t>(h.n_keys, 1);
     const auto symmetric = [&](const T* matrix, T factor) {

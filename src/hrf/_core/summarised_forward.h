@@ -15,22 +15,24 @@ struct Found {
 };
 
 // Turn logarithms of weights into weights at the scale of the sums, which is raised where needed; add them up.
-template <class T>
+//
+// Each query has a scale of its own, so that its output does not depend on its neighbours, not even by rounding.
+template <bool Masked = false, class T>
 void weigh(T* weights, int64_t rows, int64_t columns, int64_t width, BlockScratch<T>& s, T* masses) {
     constexpr int N = lanes<T>;
     copy(s.tops, columns, s.raised);
     maxima(weights, rows, columns, s.raised);
-    unsigned high = 0;
-    for (int64_t i = 0; i < columns; i += N) high |= bits_of(load(s.raised + i) > load(s.tops + i) + T(ROOM));
-    if (high) {
-        for (int64_t i = 0; i < columns; ++i) {
+    for (int64_t first = 0; first < columns; first += N) {
+        unsigned high = bits_of(load(s.raised + first) > load(s.tops + first) + T(ROOM));
+        for (; high; high &= high - 1) {
+            const int64_t i = first + __builtin_ctz(high);
             const T step = exp2_one<T>(s.tops[i] - s.raised[i]);
             s.tops[i] = s.raised[i];
             s.masses[i] *= step;
             scale(s.sums + i * width, width, step);
         }
     }
-    exponentials(weights, rows, columns, s.tops, masses);
+    exponentials<Masked>(weights, rows, columns, s.tops, masses);
 }
 
 // √expm1(γd²), the relative standard deviation of a log-normal weight.
@@ -43,28 +45,31 @@ vec<T> deviation(vec<T> variance) {
 }
 
 // List the clusters that queries open, where weight · √expm1(γd²) is `limit` times the query's mass or more.
+//
+// `before` is log₂ of the mass that the queries have found elsewhere, or null.
 template <class T>
-int64_t find_opened(const SummarisedCall& a, const Head<T>& h, const T* widths, int64_t n, int64_t columns, T limit,
-                    BlockScratch<T>& s) {
+int64_t find_opened(const Sizes& a, const Head<T>& h, const T* widths, int64_t n, int64_t columns, const T* before,
+                    T limit, BlockScratch<T>& s) {
     constexpr int N = lanes<T>;
     const int64_t n_clusters = a.clusters();
     const T widest = *std::max_element(h.mean_spreads, h.mean_spreads + n_clusters);
-    T* own_widths = s.raised;
+    T *own_widths = s.raised, *least = s.least, *allowed = s.least + columns;
     copy(widths, n, own_widths);
     fill(own_widths + n, columns - n, T(0));
     for (int64_t i = 0; i < columns; i += N) {
-        const vec<T> mass = limit * (load(s.masses + i) + load(s.read + i));
-        store(s.least + i, larger(mass / deviation<T>(load(own_widths + i) * widest), splat<T>(TINY<T>)));
+        vec<T> mass = load(s.masses + i) + load(s.read + i);
+        if (before) mass += exp2<T>(lesser(load(before + i) - load(s.tops + i), splat<T>(T(FAR))));
+        store(allowed + i, limit * mass);
+        store(least + i, larger(limit * mass / deviation<T>(load(own_widths + i) * widest), splat<T>(TINY<T>)));
     }
-    fill(s.least + n, columns - n, std::numeric_limits<T>::infinity());
+    fill(least + n, columns - n, std::numeric_limits<T>::infinity());
     int64_t count = 0;
     for (int64_t c = 0; c < n_clusters; ++c) {
         const T* weights = s.weights + c * columns;
         for (int64_t i = 0; i < columns; i += N) {
-            if (!bits_of(load(weights + i) >= load(s.least + i))) continue;
-            const vec<T> mass = limit * (load(s.masses + i) + load(s.read + i));
+            if (!bits_of(load(weights + i) >= load(least + i))) continue;
             const vec<T> error = load(weights + i) * deviation<T>(load(own_widths + i) * h.mean_spreads[c]);
-            const mask<T> opens = (error >= mass) & (load(weights + i) >= load(s.least + i));
+            const mask<T> opens = (error >= load(allowed + i)) & (load(weights + i) >= load(least + i));
             for (unsigned bits = bits_of(opens); bits; bits &= bits - 1) {
                 s.hits[2 * count] = int32_t(c);
                 s.hits[2 * count++ + 1] = int32_t(i + __builtin_ctz(bits));
@@ -76,7 +81,7 @@ int64_t find_opened(const SummarisedCall& a, const Head<T>& h, const T* widths, 
 
 // Replace summaries by their keys, for all hits; return how many keys the queries meet.
 template <class T>
-int64_t open_clusters(const SummarisedCall& a, const Head<T>& h, const T* x, int64_t columns, const int32_t* exact,
+int64_t open_clusters(const Sizes& a, const Head<T>& h, const T* x, int64_t columns, const int32_t* exact,
                       const int32_t* firsts, int64_t n_hits, BlockScratch<T>& s) {
     if (!n_hits) return 0;
     constexpr int N = lanes<T>;
@@ -115,20 +120,33 @@ int64_t open_clusters(const SummarisedCall& a, const Head<T>& h, const T* x, int
     return met;
 }
 
-// Write the outputs of one group, the i-th of its block; return numbers of openings and of keys that queries meet there.
+// Write queries as columns, times log₂ e and a factor: (n, D) → (D, columns), zeros beyond n.
 template <class T>
-std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h, int64_t head, int64_t group, int64_t i,
-                                       BlockScratch<T>& s) {
-    const int64_t d = a.columns(), row = a.row(), w = row - d, n_clusters = a.clusters();
-    const int64_t begin = h.bounds[group], n = h.bounds[group + 1] - begin, columns = padded(n);
-    const T* x = h.queries + begin * d;
-    const int32_t *exact = s.lists + i * a.n_keys, *firsts = s.firsts + i * (n_clusters + 1);
+void load_columns(const T* x, int64_t n, int64_t columns, int64_t d, T factor, T* out) {
     for (int64_t k = 0; k < d; ++k) {
-        for (int64_t q = 0; q < n; ++q) s.x[k * columns + q] = x[q * d + k] * T(LOG2E);
-        fill(s.x + k * columns + n, columns - n, T(0));
+        for (int64_t q = 0; q < n; ++q) out[k * columns + q] = x[q * d + k] * (factor * T(LOG2E));
+        fill(out + k * columns + n, columns - n, T(0));
     }
-    clear(s.sums, columns * w), clear(s.masses, columns), clear(s.read, columns);
+}
+
+// Forget all sums of a tile.
+template <class T>
+void clear_sums(int64_t columns, int64_t width, BlockScratch<T>& s) {
+    clear(s.sums, columns * width), clear(s.masses, columns), clear(s.read, columns);
     fill(s.tops, columns, LOWEST<T>);
+}
+
+// Sum over exact keys and summaries, for n queries of the group that is the i-th of its block.
+//
+// `x` are their rows, `widths` their γ(x). The sums are s.sums and s.masses + s.read, times 2^s.tops. Returns numbers of
+// openings and of keys that queries meet there.
+template <class T>
+std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t i, const T* x, const T* widths, int64_t n,
+                                      const T* before, T limit, BlockScratch<T>& s) {
+    const int64_t d = a.columns(), row = a.row(), w = row - d, n_clusters = a.clusters(), columns = padded(n);
+    const int32_t *exact = s.lists + i * a.n_keys, *firsts = s.firsts + i * (n_clusters + 1);
+    load_columns(x, n, columns, d, T(1), s.x);
+    clear_sums(columns, w, s);
     for (int64_t start = 0; start < s.sizes[i]; start += SOME_KEYS) {
         const int64_t some = std::min<int64_t>(SOME_KEYS, s.sizes[i] - start);
         product<false>(some, columns, d, h.keys, row, s.x, columns, s.weights, columns, exact + start);
@@ -139,10 +157,19 @@ std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h
     for (int64_t c = 0; c < n_clusters; ++c) fill(s.weights + c * columns, columns, biases[c]);
     product<true>(n_clusters, columns, d, summaries, row, s.x, columns, s.weights, columns);
     weigh(s.weights, n_clusters, columns, w, s, s.read);
-    const T limit = static_cast<const T*>(a.opening_limits)[head];
-    const int64_t n_hits = find_opened(a, h, h.query_widths + begin, n, columns, limit, s);
+    const int64_t n_hits = find_opened(a, h, widths, n, columns, before, limit, s);
     const int64_t met = open_clusters(a, h, x, columns, exact, firsts, n_hits, s);
     product_transposed<true>(n, w, n_clusters, s.weights, columns, summaries + d, row, s.sums, w);
+    return {n_hits, met};
+}
+
+// Write the outputs of one group, the i-th of its block; return numbers of openings and of keys that queries meet there.
+template <class T>
+std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h, int64_t head, int64_t group, int64_t i,
+                                       BlockScratch<T>& s) {
+    const int64_t d = a.columns(), w = a.row() - d, begin = h.bounds[group], n = h.bounds[group + 1] - begin;
+    const T limit = static_cast<const T*>(a.opening_limits)[head];
+    const auto found = read_tile<T>(a, h, i, h.queries + begin * d, h.query_widths + begin, n, nullptr, limit, s);
     T* out = static_cast<T*>(a.out) + head * a.length * a.width;
     T* log_masses = static_cast<T*>(a.log_masses) + head * a.length;
     for (int64_t q = 0; q < n; ++q) {
@@ -150,7 +177,7 @@ std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h
         scaled(s.sums + q * w, a.width, T(1) / mass, out + h.order[begin + q] * a.width);
         log_masses[h.order[begin + q]] = s.tops[q] + std::log2(mass);
     }
-    return {n_hits, met};
+    return found;
 }
 
 // Compute the outputs of a block of groups.

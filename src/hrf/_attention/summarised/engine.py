@@ -62,7 +62,9 @@ class Compiled:
         self.bounds, self.key_bounds = integers(n, n_groups + 1), integers(n, n_clusters + 1)
         self.sizes, self.openings, met = (integers(n, n_groups) for _ in range(3))
         limits = log_limits(tolerance, key_counts) / math.log(2), opening_limits(tolerance)
+        sizes = length, n_keys, dim, width, n_groups.bit_length() - 1, n_clusters.bit_length() - 1
         self._inputs = (
+            *sizes,
             *(t.detach().contiguous() for t in heads),
             *(limit.to(dtype).contiguous() for limit in limits),
         )
@@ -72,8 +74,7 @@ class Compiled:
         self._rest = (
             *(fresh(n, length), self.order, self.key_order, self.bounds, self.key_bounds),
             *(self.sizes, self.openings, met, float(root)),
-            *(n, length, n_keys, dim, width, n_groups.bit_length() - 1, n_clusters.bit_length() - 1),
-            *(keep, torch.get_num_threads(), dtype == torch.float64),
+            *(n, keep, torch.get_num_threads(), dtype == torch.float64),
         )
         handle = core.run("summarised_forward", *self._inputs, self.out, *self._rest)
         self._exact, self._opened = core.found(handle)
@@ -82,7 +83,7 @@ class Compiled:
 
     def gradients(self, out: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of queries, keys and values with the plan held fixed; ``grad`` is the one of ``out``."""
-        found = tuple(torch.zeros_like(t) for t in self._inputs[:3])
+        found = tuple(torch.zeros_like(t) for t in self._inputs[6:9])
         starts = (F.pad(u.flatten().cumsum(0), (1, 0)) for u in (self.sizes, self.openings))
         own = self._exact, self._opened, *starts, grad.contiguous(), *found
         core.run("summarised_backward", *self._inputs, out, *self._rest, *own)
