@@ -12,7 +12,7 @@ namespace hrf {
 constexpr int64_t GROUPS = 32;     // groups at a time
 constexpr int64_t SOME_KEYS = 64;  // keys at a time
 constexpr double LARGEST_TILT = 10 * LOG2E;  // of γd²/2, as in read.py, for powers of 2
-constexpr double LARGEST_VARIANCE = 20;      // of γd², as in read.py
+constexpr double LARGEST_VARIANCE = 160;      // of γd², as in read.py
 constexpr double ROOM = 24;                  // weights up to 2²⁴ are not rescaled
 constexpr double FAR = 100;                  // masses of queries are compared up to 2^FAR
 
@@ -51,6 +51,7 @@ struct Head {
     T *means, *widths, *query_widths, *metric;         // rᵢ (G, D), γᵢ, γ(x), Σ_δ (D, D)
     T *centres, *spreads, *log_spreads, *mean_spreads;  // ȳ (C, D); d² log₂ e / 2 and log₂ √d² by key; by cluster
     T* images;                 // Σ_δ(y − ȳ) by key, or null
+    T* extents = nullptr;      // longest direction of each cluster, as long as the deviation of its keys (C, D), or null
     int32_t *order, *key_order;
     int64_t *bounds, *key_bounds;
 
@@ -107,6 +108,24 @@ size_t bytes_to_prepare(const Sizes& a) {
            TreeScratch<T>::bytes(n, a.columns());
 }
 
+// Write the direction in which n rows, whose mean is 0, have the largest variance, as long as their standard deviation.
+template <class T>
+void longest_direction(const T* rows, int64_t n, int64_t d, T* image, T* out) {
+    int64_t farthest = 0;
+    for (int64_t j = 1; j < n; ++j)
+        if (dot(rows + j * d, rows + j * d, d) > dot(rows + farthest * d, rows + farthest * d, d)) farthest = j;
+    n ? copy(rows + farthest * d, d, out) : clear(out, d);
+    T variance = 0;
+    for (int step = 0; step < 3; ++step) {
+        scale(out, d, T(1) / std::sqrt(std::max(dot(out, out, d), TINY<T>)));
+        clear(image, d);
+        for (int64_t j = 0; j < n; ++j) add_scaled(image, rows + j * d, d, dot(rows + j * d, out, d) / T(n));
+        variance = std::sqrt(dot(image, image, d));
+        copy(image, d, out);
+    }
+    scale(out, d, std::sqrt(variance) / std::max(variance, TINY<T>));
+}
+
 // Write means and spreads of clusters, from the keys in their order. `spare` and `residuals` have room for n_keys rows.
 template <class T>
 void describe_clusters(const Sizes& a, T* spare, T* residuals, Head<T>& h) {
@@ -122,7 +141,13 @@ void describe_clusters(const Sizes& a, T* spare, T* residuals, Head<T>& h) {
             h.log_spreads[j] = T(0.5) * std::log2(spread);
             sum_of_spreads += spread;
         }
-        h.mean_spreads[c] = sum_of_spreads / std::max<int64_t>(h.key_bounds[c + 1] - h.key_bounds[c], 1);
+        const int64_t first = h.key_bounds[c], n = h.key_bounds[c + 1] - first;
+        h.mean_spreads[c] = sum_of_spreads / std::max<int64_t>(n, 1);
+        if (!h.extents) continue;
+        T* extent = h.extents + c * d;
+        longest_direction(residuals + first * d, n, d, spare, extent);
+        product<false>(1, d, d, extent, d, h.metric, d, spare, d);
+        h.mean_spreads[c] = std::max(h.mean_spreads[c] - dot(extent, spare, d), T(0));
     }
 }
 
@@ -198,15 +223,17 @@ struct BlockScratch {
     T *x, *weights, *sums, *masses, *read, *tops, *raised, *least;  // of the queries of one group
     T* pairs;                                               // weights of the keys of one cluster
     T *log_masses, *offsets;  // log₂ Σ W̃ and (μ − ȳ)ᵀ Σ_δ (μ − ȳ), (C, GROUPS) each
+    T* spans;                 // δᵀ extent, (C, queries)
+    T* tested;                // outputs of the members that test their cells, (GROUPS, D + W)
     int32_t* hits;                                          // cluster and query of each opening
 
-    static constexpr int N = 18;
+    static constexpr int N = 20;
     static void sizes_of(const Sizes& a, int64_t (&floats)[N], int64_t (&integers)[4]) {
         const int64_t c = a.clusters(), d = a.columns(), q = a.largest_group();
         const int64_t f[N] = {a.n_keys * GROUPS, a.largest_cluster() * GROUPS, GROUPS * c * a.row(), GROUPS * c,
                               GROUPS * a.row(), GROUPS * d, d * GROUPS, GROUPS, GROUPS, d * q,
                               std::max(SOME_KEYS, c) * q, q * (a.row() - d), 2 * q, 2 * q, 2 * q, padded(a.largest_cluster()),
-                              c * GROUPS, c * GROUPS};
+                              c * GROUPS, c * GROUPS, GROUPS * a.row(), c * q};
         const int64_t i[4] = {GROUPS * a.n_keys, GROUPS, GROUPS * (c + 1), 2 * c * q};
         std::copy(f, f + N, floats), std::copy(i, i + 4, integers);
     }
@@ -222,7 +249,7 @@ struct BlockScratch {
         int64_t floats[N], integers[4];
         sizes_of(a, floats, integers);
         T** places[N] = {&tile, &tilted, &summaries, &biases, &found, &image, &columns, &widths,
-                         &totals, &x, &weights, &sums, &masses, &tops, &least, &pairs, &log_masses, &offsets};
+                         &totals, &x, &weights, &sums, &masses, &tops, &least, &pairs, &log_masses, &offsets, &tested, &spans};
         int32_t** others[4] = {&lists, &sizes, &firsts, &hits};
         for (int i = 0; i < N; ++i) *places[i] = arena.lend<T>(floats[i]);
         for (int i = 0; i < 4; ++i) *others[i] = arena.lend<int32_t>(integers[i]);

@@ -15,10 +15,9 @@ namespace hrf {
 
 constexpr int64_t TILE = 64;    // queries at a time
 constexpr int64_t SINK = 16;    // first keys, which many heads give most of their mass
-constexpr int64_t EVERY = 2;    // members are every second query, or fewer
-constexpr int64_t MEMBERS = 512, MEMBERS_PER_CELL = 8;  // at least, where there are so many
+constexpr int64_t EVERY = 4;    // members are every second query, or fewer
+constexpr int64_t MEMBERS = 256, MEMBERS_PER_CELL = 8;  // at least, where there are so many
 constexpr int64_t SAMPLED_KEYS = 1024;  // that the metric of cells is found from
-constexpr int64_t TESTS = 16;   // members per block of cells that test its summaries
 
 struct CausalCall {
     int64_t dim, width, n, batch, per_key, length, n_keys, base, n_sizes, turned, n_blocks;  // D and W are multiples of PAD
@@ -133,19 +132,45 @@ void attend_diagonal(const CausalCall& a, const Row<T>& row, int64_t b, BlockScr
     }
 }
 
-// Cells of a block, and how readers find theirs: the nearest centre in DIRECTIONS leading directions.
+// Cells of a block, and how readers find theirs: the nearest centre in the metric of the keys, z = x · factor.
 template <class T>
 struct Cells {
-    T *factor, *centres, *halves, *outside;  // (D, DIRECTIONS), (DIRECTIONS, padded G), −|centre|²/2, mean log₂ mass of members
+    T *factor, *centres, *halves, *outside;  // (D, D), (D, padded G), −|centre|²/2, mean log₂ mass of members
+    T *tests, *test_masses, *test_widths;    // the member of each cell that is farthest from the centre: (G, D), log₂ mass, γ(x)
     T pooled;                                // mean of |z|² of a new query
 
     static size_t bytes(int64_t d, int64_t g) {
-        return Arena::room<T>(d * DIRECTIONS) + Arena::room<T>(DIRECTIONS * padded(g)) + 2 * Arena::room<T>(padded(g));
+        return Arena::room<T>(d * d) + Arena::room<T>(d * padded(g)) + 4 * Arena::room<T>(padded(g)) +
+               Arena::room<T>(g * d);
     }
     Cells(Arena& arena, int64_t d, int64_t g)
-        : factor(arena.lend<T>(d * DIRECTIONS)), centres(arena.lend<T>(DIRECTIONS * padded(g))),
-          halves(arena.lend<T>(padded(g))), outside(arena.lend<T>(padded(g))) {}
+        : factor(arena.lend<T>(d * d)), centres(arena.lend<T>(d * padded(g))),
+          halves(arena.lend<T>(padded(g))), outside(arena.lend<T>(padded(g))), tests(arena.lend<T>(g * d)),
+          test_masses(arena.lend<T>(padded(g))), test_widths(arena.lend<T>(padded(g))) {}
 };
+
+// Find the nearest cell of n queries; z receives their coordinates (n, D), scores has room for (n, padded G).
+template <class T>
+void find_cells(const T* x, int64_t n, int64_t d, int64_t g, const Cells<T>& cells, T* z, T* scores, int32_t* found) {
+    product<false>(n, d, d, x, d, cells.factor, d, z, d);
+    for (int64_t j = 0; j < n; ++j) copy(cells.halves, padded(g), scores + j * padded(g));
+    product<true>(n, padded(g), d, z, d, cells.centres, padded(g), scores, padded(g));
+    for (int64_t j = 0; j < n; ++j) {
+        const T* own = scores + j * padded(g);
+        found[j] = int32_t(std::max_element(own, own + g) - own);
+    }
+}
+
+// γ(x) of a query with coordinates z in a cell.
+template <class T>
+T width_in(const Cells<T>& cells, int64_t d, int64_t g, int64_t cell, const T* z) {
+    T length = 0;
+    for (int64_t k = 0; k < d; ++k) {
+        const T t = z[k] - cells.centres[k * padded(g) + cell];
+        length += t * t;
+    }
+    return length / cells.pooled;
+}
 
 // Copy a member as its readers would be on average, turned forward by the size of the block: R(B) q.
 template <class T>
@@ -176,7 +201,7 @@ void make_cells(const CausalCall& a, const Sizes& sizes, const Row<T>& row, cons
         scaled(row.y + (block.first_key() + j * block.n_keys() / n_sampled) * d, d, T(a.root), sample + j * d);
     covariance(sample, n_sampled, d, spare, spare + d, of_keys);
     project_on_leading(members, m, d, of_keys, scratch);
-    copy(d <= DIRECTIONS ? scratch.factor : scratch.image, d * DIRECTIONS, cells.factor);
+    copy(scratch.factor, d * d, cells.factor);
     balanced(m, int(sizes.levels), scratch, order, bounds);
     for (int64_t j = 0; j < m; ++j) copy(members + order[j] * d, d, sorted + j * d);
     centre(sorted, d, d, bounds, g, h.means, residuals);
@@ -185,12 +210,12 @@ void make_cells(const CausalCall& a, const Sizes& sizes, const Row<T>& row, cons
     product_transposed<false>(d, d, m, residuals, d, residuals, d, h.metric, d);
     scale(h.metric, d * d, grow / T(m));
     T* z = sorted;
-    product<false>(m, DIRECTIONS, d, residuals, d, cells.factor, DIRECTIONS, z, DIRECTIONS);
+    product<false>(m, d, d, residuals, d, cells.factor, d, z, d);
     T total = 0;
     for (int64_t i = 0; i < g; ++i) {
         T length = 0, mass = 0;
         for (int64_t j = bounds[i]; j < bounds[i + 1]; ++j) {
-            length += dot(z + j * DIRECTIONS, z + j * DIRECTIONS, DIRECTIONS);
+            length += dot(z + j * d, z + j * d, d);
             mass += row.log_mass(block.start + order[j] * step);
         }
         const T k = T(std::max<int64_t>(bounds[i + 1] - bounds[i], 1));
@@ -200,23 +225,21 @@ void make_cells(const CausalCall& a, const Sizes& sizes, const Row<T>& row, cons
     cells.pooled = std::max(total * grow / T(m), TINY<T>);
     for (int64_t i = 0; i < g; ++i) h.widths[i] = std::max(h.widths[i] * grow / cells.pooled, T(1e-6));
     fill(cells.halves, padded(g), LOWEST<T>);
-    clear(cells.centres, DIRECTIONS * padded(g));
-    product<false>(g, DIRECTIONS, d, h.means, d, cells.factor, DIRECTIONS, z, DIRECTIONS);
+    clear(cells.centres, d * padded(g));
+    product<false>(g, d, d, h.means, d, cells.factor, d, z, d);
     for (int64_t i = 0; i < g; ++i) {
-        for (int64_t k = 0; k < DIRECTIONS; ++k) cells.centres[k * padded(g) + i] = z[i * DIRECTIONS + k];
-        cells.halves[i] = -T(0.5) * dot(z + i * DIRECTIONS, z + i * DIRECTIONS, DIRECTIONS);
+        for (int64_t k = 0; k < d; ++k) cells.centres[k * padded(g) + i] = z[i * d + k];
+        cells.halves[i] = -T(0.5) * dot(z + i * d, z + i * d, d);
     }
-}
-
-// Find the nearest cell of n queries; z receives their coordinates (n, DIRECTIONS), scores has room for (n, padded G).
-template <class T>
-void find_cells(const T* x, int64_t n, int64_t d, int64_t g, const Cells<T>& cells, T* z, T* scores, int32_t* found) {
-    product<false>(n, DIRECTIONS, d, x, d, cells.factor, DIRECTIONS, z, DIRECTIONS);
-    for (int64_t j = 0; j < n; ++j) copy(cells.halves, padded(g), scores + j * padded(g));
-    product<true>(n, padded(g), DIRECTIONS, z, DIRECTIONS, cells.centres, padded(g), scores, padded(g));
-    for (int64_t j = 0; j < n; ++j) {
-        const T* own = scores + j * padded(g);
-        found[j] = int32_t(std::max_element(own, own + g) - own);
+    // Members test the cell that they would read as readers.
+    clear(cells.tests, g * d), fill(cells.test_widths, padded(g), T(-1));
+    for (int64_t j = 0; j < m; ++j) {
+        int32_t cell;
+        find_cells(members + j * d, 1, d, g, cells, z, residuals, &cell);
+        const T width = width_in(cells, d, g, cell, z);
+        if (width <= cells.test_widths[cell]) continue;
+        cells.test_widths[cell] = width, cells.test_masses[cell] = row.log_mass(block.start + j * step);
+        copy(members + j * d, d, cells.tests + cell * d);
     }
 }
 
@@ -224,13 +247,13 @@ void find_cells(const T* x, int64_t n, int64_t d, int64_t g, const Cells<T>& cel
 template <class T>
 void sort_readers(const CausalCall& a, const Sizes& sizes, const Row<T>& row, int64_t first, Arena& arena, const Cells<T>& cells, Head<T>& h) {
     const int64_t d = a.dim, g = sizes.groups();
-    T *x = arena.lend<T>(TILE * d), *z = arena.lend<T>(h.n * DIRECTIONS), *scores = arena.lend<T>(TILE * padded(g));
+    T *x = arena.lend<T>(TILE * d), *z = arena.lend<T>(h.n * d), *scores = arena.lend<T>(TILE * padded(g));
     int32_t* cell = arena.lend<int32_t>(h.n);
     std::fill(h.bounds, h.bounds + g + 1, 0);
     for (int64_t start = 0; start < h.n; start += TILE) {
         const int64_t n = std::min(TILE, h.n - start);
         scaled(row.x + (first - row.prefix + start) * d, n * d, T(a.root), x);
-        find_cells(x, n, d, g, cells, z + start * DIRECTIONS, scores, cell + start);
+        find_cells(x, n, d, g, cells, z + start * d, scores, cell + start);
     }
     for (int64_t j = 0; j < h.n; ++j) ++h.bounds[cell[j] + 1];
     for (int64_t i = 0; i < g; ++i) h.bounds[i + 1] += h.bounds[i];
@@ -239,12 +262,7 @@ void sort_readers(const CausalCall& a, const Sizes& sizes, const Row<T>& row, in
         const int64_t to = next[cell[j]]++;
         h.order[to] = int32_t(j);
         scaled(row.x + (first - row.prefix + j) * d, d, T(a.root), h.queries + to * d);
-        T length = 0;
-        for (int64_t k = 0; k < DIRECTIONS; ++k) {
-            const T t = z[j * DIRECTIONS + k] - cells.centres[k * padded(g) + cell[j]];
-            length += t * t;
-        }
-        h.query_widths[to] = length / cells.pooled;
+        h.query_widths[to] = width_in(cells, d, g, cell[j], z + j * d);
     }
 }
 
@@ -278,6 +296,61 @@ void make_exact(const Sizes& a, const Head<T>& h, int64_t i, BlockScratch<T>& s)
     s.sizes[i] = int32_t(h.n_keys);
 }
 
+// Compare summaries with keys for one member of each of some cells, and let all keys be exact where it would go wrong.
+//
+// With the sums N_e, M_e of the keys that summaries replace, and N_s, M_s of these summaries, the member's output o would
+// change by ((N_s − N_e) − (M_s − M_e) o) / mass. The model of widths and spreads does not see a key without weight for
+// the mean of a cell; this does. Clusters that the member opens are left out on both sides, and o is what it finds in
+// the whole block. s.tile is free by now: it receives the weights of all keys, a column per cell.
+template <class T>
+void test_cells(const CausalCall& a, const Sizes& sizes, const Head<T>& h, const Cells<T>& cells, int64_t start, int64_t some, BlockScratch<T>& s) {
+    const int64_t d = a.dim, w = a.width, row = a.row(), n_clusters = sizes.clusters();
+    alignas(64) T tops[GROUPS], all[GROUPS] = {}, replaced[GROUPS] = {}, by_summaries[GROUPS] = {};
+    for (int64_t i = 0; i < GROUPS; ++i) {
+        const int64_t cell = start + std::min(i, some - 1);
+        tops[i] = cells.test_masses[cell];
+        for (int64_t k = 0; k < d; ++k) s.columns[k * GROUPS + i] = cells.tests[cell * d + k] * T(LOG2E);
+    }
+    product<false>(h.n_keys, GROUPS, d, h.keys, row, s.columns, GROUPS, s.tile, GROUPS);
+    maxima(s.tile, h.n_keys, GROUPS, tops);
+    exponentials<false>(s.tile, h.n_keys, GROUPS, tops, all);
+    product_transposed<false>(GROUPS, w, h.n_keys, s.tile, GROUPS, h.keys + d, row, s.tested, row);
+    clear(s.found, GROUPS * row);
+    for (int64_t i = 0; i < some; ++i) {
+        const int32_t* list = s.lists + i * sizes.n_keys;
+        const T *summaries = s.summaries + i * n_clusters * row, *biases = s.biases + i * n_clusters, *test = cells.tests + (start + i) * d;
+        const T mass = std::max(all[i], exp2_one<T>(cells.test_masses[start + i] - tops[i]));
+        for (int32_t place = 0; place < s.sizes[i]; ++place) s.tile[list[place] * GROUPS + i] = 0;
+        for (int64_t c = 0; c < n_clusters; ++c) {
+            if (biases[c] < T(0.1) * LOWEST<T>) continue;  // all keys are exact
+            const T weight = exp2_one<T>(std::min(biases[c] + T(LOG2E) * dot(test, summaries + c * row, d) - tops[i], T(FAR)));
+            const T* extent = h.extents + c * d;
+            const T span = dot(test, extent, d) - dot(h.means + (start + i) * d, extent, d);
+            const T relative = deviation<T>(splat<T>(cells.test_widths[start + i] * h.mean_spreads[c] + span * span))[0];
+            if (weight * relative >= T(a.opening) * mass) {
+                for (int64_t j = h.key_bounds[c]; j < h.key_bounds[c + 1]; ++j) s.tile[j * GROUPS + i] = 0;
+            } else {
+                by_summaries[i] += weight;
+                add_scaled(s.found + i * row, summaries + c * row + d, w, weight);
+            }
+        }
+        tops[i] = mass;
+    }
+    for (int64_t j = 0; j < h.n_keys; ++j) add_scaled(replaced, s.tile + j * GROUPS, GROUPS, T(1));
+    for (int64_t i = 0; i < GROUPS * row; ++i) s.found[i] = -s.found[i];
+    product_transposed<true>(GROUPS, w, h.n_keys, s.tile, GROUPS, h.keys + d, row, s.found, row);
+    for (int64_t i = 0; i < some; ++i) {
+        if (cells.test_widths[start + i] < 0) continue;  // no member would read this cell
+        T change = 0, size = 0;
+        for (int64_t k = 0; k < w; ++k) {
+            const T own = s.tested[i * row + k] / all[i], t = s.found[i * row + k] - (replaced[i] - by_summaries[i]) * own;
+            change += t * t, size += own * own;
+        }
+        const T limit = T(a.test_limit) * tops[i];
+        if (!(change <= limit * limit * size)) make_exact(sizes, h, i, s);
+    }
+}
+
 inline Sizes sizes_of(const CausalCall& a, const Block& block) {
     const int64_t* levels = a.levels + 2 * block.level;
     return {(TILE - 1) << levels[0], block.n_keys(), a.dim, a.width, levels[0], levels[1]};
@@ -289,12 +362,13 @@ struct BlockHead : Head<T> {
     static Sizes with_readers(Sizes sizes, int64_t readers) { return sizes.length = readers, sizes; }
     static size_t bytes(const CausalCall& a, const Block& block) {
         const Sizes sizes = sizes_of(a, block);
-        return Head<T>::bytes(with_readers(sizes, block.size)) + 2 * Arena::room<int32_t>(block.size) +
+        return Head<T>::bytes(with_readers(sizes, block.size)) + Arena::room<T>(sizes.clusters() * a.dim) + 2 * Arena::room<int32_t>(block.size) +
                Arena::room<int64_t>(sizes.groups() + 1) + Arena::room<int64_t>(sizes.clusters() + 1);
     }
     BlockHead(Arena& arena, const CausalCall& a, const Block& block, int64_t row)
         : Head<T>(arena, with_readers(sizes_of(a, block), block.size)) {
         const Sizes sizes = sizes_of(a, block);
+        this->extents = arena.lend<T>(sizes.clusters() * a.dim);
         const int64_t *offset = a.offsets + 3 * (block.j - 1), *all = a.offsets + 3 * a.n_blocks;
         if (!a.keep) {
             this->order = arena.lend<int32_t>(block.size), this->key_order = arena.lend<int32_t>(block.size);
@@ -320,7 +394,7 @@ std::pair<int64_t, int64_t> read_cell(const CausalCall& a, const Sizes& sizes, c
     for (int64_t start = h.bounds[cell]; start < h.bounds[cell + 1]; start += TILE) {
         const int64_t n = std::min(TILE, h.bounds[cell + 1] - start), place = first - row.prefix;
         for (int64_t q = 0; q < n; ++q) before[q] = row.log_masses[place + h.order[start + q]];
-        const auto [n_hits, met] = read_tile(sizes, h, i, h.queries + start * d, h.query_widths + start, n, before, T(a.opening), s);
+        const auto [n_hits, met] = read_tile(sizes, h, i, h.means + cell * d, h.queries + start * d, h.query_widths + start, n, before, T(a.opening), s);
         for (int64_t q = 0; q < n; ++q) {
             const int64_t reader = place + h.order[start + q];
             merge(s.sums + q * w, s.masses[q] + s.read[q], s.tops[q], w, row.out + reader * w, row.log_masses[reader]);
@@ -367,6 +441,7 @@ void serve(const CausalCall& a, const Row<T>& row, const Block& block, Arena& ar
         for (int64_t i = 0; i < GROUPS; ++i)
             s.totals[i] = limit + std::max(s.totals[i], cells.outside[start + std::min(i, some - 1)]);
         summarise(sizes, h, s);
+        if (a.test_limit > 0) test_cells(a, sizes, h, cells, start, some, s);
         for (int64_t i = 0; i < some; ++i) {
             const int64_t cell = start + i;
             const auto [n_hits, met] = read_cell(a, sizes, row, first, h, cell, i, s, a.keep ? &found.opened : nullptr);
@@ -384,7 +459,7 @@ size_t bytes_to_serve(const CausalCall& a, const Block& block) {
     const int64_t d = a.dim, g = sizes.groups(), m = most_members(sizes, block.size), n = block.size;
     const size_t cells = 3 * Arena::room<T>(m * d) + Arena::room<T>(std::min(n, SAMPLED_KEYS) * d) + Arena::room<T>(d * d) +
                          Arena::room<T>((64 + 1) * d) + Arena::room<int32_t>(m) + Arena::room<int64_t>(g + 1) + TreeScratch<T>::bytes(m, d);
-    const size_t readers = Arena::room<T>(TILE * d) + Arena::room<T>(n * DIRECTIONS) + Arena::room<T>(TILE * padded(g)) + Arena::room<int32_t>(n);
+    const size_t readers = Arena::room<T>(TILE * d) + Arena::room<T>(n * d) + Arena::room<T>(TILE * padded(g)) + Arena::room<int32_t>(n);
     const size_t clusters = 2 * Arena::room<T>(n * d) + TreeScratch<T>::bytes(n, d);
     return BlockHead<T>::bytes(a, block) + Cells<T>::bytes(d, g) + std::max({cells, readers, clusters, BlockScratch<T>::bytes(sizes)});
 }

@@ -35,16 +35,24 @@ void weigh(T* weights, int64_t rows, int64_t columns, int64_t width, BlockScratc
     exponentials<Masked>(weights, rows, columns, s.tops, masses);
 }
 
-// √expm1(γd²), the relative standard deviation of a log-normal weight.
+// √expm1(t), the relative standard deviation of a log-normal weight, as e^(t/2) √(1 − e^−t) or by its series.
 template <class T>
 vec<T> deviation(vec<T> variance) {
-    const vec<T> t = lesser(variance, splat<T>(T(LARGEST_VARIANCE)));
-    vec<T> found = t < T(0.01) ? t * (1 + t * T(0.5) * (1 + t * T(1.0 / 3))) : exp<T>(t) - 1;
-    for (int i = 0; i < lanes<T>; ++i) found[i] = std::sqrt(found[i]);
-    return found;
+    const vec<T> t = lesser(variance, splat<T>(T(LARGEST_VARIANCE))), root = exp<T>(t * T(0.5));
+    vec<T> square = t < T(0.01) ? t * (1 + t * T(0.5) * (1 + t * T(1.0 / 3))) : 1 - 1 / root / root;
+    for (int i = 0; i < lanes<T>; ++i) square[i] = std::sqrt(square[i]);
+    return t < T(0.01) ? square : root * square;
 }
 
-// List the clusters that queries open, where weight · √expm1(γd²) is `limit` times the query's mass or more.
+// Variance of the logits of a cluster's keys for some queries: γ(x)d², plus (δᵀ extent)² where clusters have extents.
+template <class T>
+vec<T> variance_of(const Head<T>& h, int64_t c, vec<T> width, const T* spans) {
+    vec<T> variance = width * h.mean_spreads[c];
+    if (h.extents) variance += load(spans) * load(spans);
+    return variance;
+}
+
+// List the clusters that queries open, where weight · √expm1(variance) is `limit` times the query's mass or more.
 //
 // `before` is log₂ of the mass that the queries have found elsewhere, or null.
 template <class T>
@@ -52,7 +60,7 @@ int64_t find_opened(const Sizes& a, const Head<T>& h, const T* widths, int64_t n
                     T limit, BlockScratch<T>& s) {
     constexpr int N = lanes<T>;
     const int64_t n_clusters = a.clusters();
-    const T widest = *std::max_element(h.mean_spreads, h.mean_spreads + n_clusters);
+    const T widest = h.extents ? T(LARGEST_VARIANCE) : *std::max_element(h.mean_spreads, h.mean_spreads + n_clusters);
     T *own_widths = s.raised, *least = s.least, *allowed = s.least + columns;
     copy(widths, n, own_widths);
     fill(own_widths + n, columns - n, T(0));
@@ -60,7 +68,8 @@ int64_t find_opened(const Sizes& a, const Head<T>& h, const T* widths, int64_t n
         vec<T> mass = load(s.masses + i) + load(s.read + i);
         if (before) mass += exp2<T>(lesser(load(before + i) - load(s.tops + i), splat<T>(T(FAR))));
         store(allowed + i, limit * mass);
-        store(least + i, larger(limit * mass / deviation<T>(load(own_widths + i) * widest), splat<T>(TINY<T>)));
+        const vec<T> widest_here = h.extents ? splat<T>(widest) : load(own_widths + i) * widest;
+        store(least + i, larger(limit * mass / deviation<T>(widest_here), splat<T>(TINY<T>)));
     }
     fill(least + n, columns - n, std::numeric_limits<T>::infinity());
     int64_t count = 0;
@@ -68,7 +77,8 @@ int64_t find_opened(const Sizes& a, const Head<T>& h, const T* widths, int64_t n
         const T* weights = s.weights + c * columns;
         for (int64_t i = 0; i < columns; i += N) {
             if (!bits_of(load(weights + i) >= load(least + i))) continue;
-            const vec<T> error = load(weights + i) * deviation<T>(load(own_widths + i) * h.mean_spreads[c]);
+            const vec<T> variance = variance_of(h, c, load(own_widths + i), s.spans + c * columns + i);
+            const vec<T> error = load(weights + i) * deviation<T>(variance);
             const mask<T> opens = (error >= load(allowed + i)) & (load(weights + i) >= load(least + i));
             for (unsigned bits = bits_of(opens); bits; bits &= bits - 1) {
                 s.hits[2 * count] = int32_t(c);
@@ -138,11 +148,11 @@ void clear_sums(int64_t columns, int64_t width, BlockScratch<T>& s) {
 
 // Sum over exact keys and summaries, for n queries of the group that is the i-th of its block.
 //
-// `x` are their rows, `widths` their γ(x). The sums are s.sums and s.masses + s.read, times 2^s.tops. Returns numbers of
+// `x` are their rows, `widths` their γ(x), `mean` is rᵢ. The sums are s.sums and s.masses + s.read, times 2^s.tops. Returns numbers of
 // openings and of keys that queries meet there.
 template <class T>
-std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t i, const T* x, const T* widths, int64_t n,
-                                      const T* before, T limit, BlockScratch<T>& s) {
+std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t i, const T* mean, const T* x, const T* widths,
+                                      int64_t n, const T* before, T limit, BlockScratch<T>& s) {
     const int64_t d = a.columns(), row = a.row(), w = row - d, n_clusters = a.clusters(), columns = padded(n);
     const int32_t *exact = s.lists + i * a.n_keys, *firsts = s.firsts + i * (n_clusters + 1);
     load_columns(x, n, columns, d, T(1), s.x);
@@ -157,6 +167,11 @@ std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t 
     for (int64_t c = 0; c < n_clusters; ++c) fill(s.weights + c * columns, columns, biases[c]);
     product<true>(n_clusters, columns, d, summaries, row, s.x, columns, s.weights, columns);
     weigh(s.weights, n_clusters, columns, w, s, s.read);
+    if (h.extents) {
+        for (int64_t c = 0; c < n_clusters; ++c) fill(s.spans + c * columns, columns, -dot(mean, h.extents + c * d, d) * T(LOG2E));
+        product<true>(n_clusters, columns, d, h.extents, d, s.x, columns, s.spans, columns);
+        scale(s.spans, n_clusters * columns, T(1 / LOG2E));
+    }
     const int64_t n_hits = find_opened(a, h, widths, n, columns, before, limit, s);
     const int64_t met = open_clusters(a, h, x, columns, exact, firsts, n_hits, s);
     product_transposed<true>(n, w, n_clusters, s.weights, columns, summaries + d, row, s.sums, w);
@@ -169,7 +184,7 @@ std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h
                                        BlockScratch<T>& s) {
     const int64_t d = a.columns(), w = a.row() - d, begin = h.bounds[group], n = h.bounds[group + 1] - begin;
     const T limit = static_cast<const T*>(a.opening_limits)[head];
-    const auto found = read_tile<T>(a, h, i, h.queries + begin * d, h.query_widths + begin, n, nullptr, limit, s);
+    const auto found = read_tile<T>(a, h, i, nullptr, h.queries + begin * d, h.query_widths + begin, n, nullptr, limit, s);
     T* out = static_cast<T*>(a.out) + head * a.length * a.width;
     T* log_masses = static_cast<T*>(a.log_masses) + head * a.length;
     for (int64_t q = 0; q < n; ++q) {

@@ -46,6 +46,7 @@ from hrf.numerics import finite
 __all__ = [
     "LARGEST_TILT",
     "exact_sums",
+    "log_deviation",
     "make_plan",
     "read",
     "summary_logits",
@@ -222,7 +223,13 @@ def _exact(places: Tensor, real: Tensor, x: Tensor, keys: Tensor, values: Tensor
     return exact_sums(x, keys, values, places, real)
 
 
-LARGEST_VARIANCE = 20.0  # of γd²: beyond, the log-normal model says nothing
+LARGEST_VARIANCE = 160.0  # of γd²: beyond, the log-normal model says nothing
+
+
+def log_deviation(variance: Tensor) -> Tensor:
+    """Return log √expm1(t), the relative standard deviation of a log-normal weight, which cannot overflow."""
+    t = variance.clamp(max=LARGEST_VARIANCE)
+    return (t + (-torch.expm1(-t)).log()) / 2
 
 
 @torch.no_grad()
@@ -245,10 +252,8 @@ def with_opened(heads: Heads, plan: Plan, tolerance: Tensor) -> Plan:
     found = []
     for block in blocks_of_groups(groups.mean.shape[1], plan.clusters.tokens.numel()):
         logits = summary_logits(groups, clusters, plan, block)[0]
-        variance = (groups.query_width[:, block, :, None] * mean_spread[:, None, None]).clamp(
-            max=LARGEST_VARIANCE
-        )
-        errors = logits - total[:, block] + torch.expm1(variance).log() / 2
+        variance = groups.query_width[:, block, :, None] * mean_spread[:, None, None]
+        errors = logits - total[:, block] + log_deviation(variance)
         chosen = (errors >= limit) & (logits > -torch.inf) & plan.groups.filled[:, block, :, None]
         head, group, place, cluster = (chosen & (limit < torch.inf)).nonzero(as_tuple=True)
         row = head * groups.mean.shape[1] + block.start + group
