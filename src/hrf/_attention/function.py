@@ -53,7 +53,8 @@ def attention(
             logits. It may hide padding, the same keys for all queries and heads, and keys after the query; any other
             mask is refused. Reading it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
         dropout_p: probability to drop a key, for all queries of a head at once; the other values are scaled up.
-        is_causal: query i sees keys 0 … i. A `ClusteredHybrid` with ``recenter`` then uses the centres it
+        is_causal: query i sees keys 0 … i. With a `hrf.SummarisedAttention` there may be more keys than queries, which
+            are the last ones then: query i of L sees keys 0 … S − L + i of S. A `ClusteredHybrid` with ``recenter`` then uses the centres it
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
             the square of the length.
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator; or 0 and −inf.
@@ -93,7 +94,7 @@ def attention(
     if attn_mask is not None:
         causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
         is_causal = is_causal or causal
-    paired = is_causal or cu_seqlens is not None
+    paired = (is_causal and method is None) or cu_seqlens is not None
     inputs = check(
         query,
         key,
@@ -105,12 +106,7 @@ def attention(
         scale=scale,
     ).hiding(hidden)
     if isinstance(feature_map, SummarisedAttention):
-        if is_causal:
-            raise ValueError(
-                "is_causal came with a SummarisedAttention, whose groups of queries see all keys; expected a feature "
-                "map, or exact attention"
-            )
-        rows, attend = inputs, partial(summarised_attention, method=feature_map)
+        rows, attend = inputs, partial(summarised_attention, method=feature_map, is_causal=is_causal)
     else:
         engine, rule = engine_for(feature_map), Denominator.of(denominator)
         rows, path = inputs.for_map(feature_map), engine.causal if is_causal else engine.bidirectional

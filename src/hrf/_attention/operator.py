@@ -202,7 +202,7 @@ def call_operator(operands: Operands) -> Tensor:
 
 _SUMMARISED = (
     "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? key_padding_mask, Tensor? query_padding_mask, "
-    "Tensor? cu_seqlens, Tensor? report, bool is_causal, float? scale, int? n_groups, int? n_clusters, "
+    "Tensor? cu_seqlens, Tensor? report, Tensor? rotary, bool is_causal, float? scale, int? n_groups, int? n_clusters, "
     "float? tolerance, float? target_error"
 )
 torch.library.define(
@@ -230,21 +230,21 @@ def call_summarised(
     """
     report = None if method.report is None else method.report.handle
     tolerance = None if method.tolerance == "auto" else method.tolerance
+    rotary = method.angles(query.shape[-1])
     numbers = is_causal, scale, method.n_groups, method.n_clusters, tolerance, method.target_error
-    return torch.ops.hrf.summarised_attention(query, key, value, *masks, report, *numbers)
+    return torch.ops.hrf.summarised_attention(query, key, value, *masks, report, rotary, *numbers)
 
 
 def _run_summarised(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-    attn_mask, key_padding_mask, query_padding_mask, cu_seqlens, report, is_causal, scale, *sizes, aim = (
-        others
-    )
-    n_groups, n_clusters, tolerance = sizes
+    *masks, report, rotary, is_causal, scale, n_groups, n_clusters, tolerance, aim = others
+    attn_mask, key_padding_mask, query_padding_mask, cu_seqlens = masks
     found = None if report is None else object_of(report)
     method = SummarisedAttention(
         n_groups,
         n_clusters,
         "auto" if tolerance is None else tolerance,
         target_error=aim,
+        rotary=rotary,
         report=found if isinstance(found, SummaryReport) else None,
     )
     return _ATTENTION[0](
@@ -283,14 +283,14 @@ def _summarised_gradient_shapes(grad: Tensor, wanted: list[bool], *args: Any) ->
 
 def _save_summarised(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.wanted = [t.requires_grad for t in inputs[:3]]
-    ctx.numbers = inputs[8:]
-    ctx.save_for_backward(*inputs[:8])
+    ctx.numbers = inputs[9:]
+    ctx.save_for_backward(*inputs[:9])
 
 
 def _summarised_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     found = torch.ops.hrf.summarised_attention_gradients(grad, ctx.wanted, *ctx.saved_tensors, *ctx.numbers)
     each = iter(found)
-    return *(next(each) if wanted else None for wanted in ctx.wanted), *[None] * 11
+    return *(next(each) if wanted else None for wanted in ctx.wanted), *[None] * 12
 
 
 torch.library.register_fake("hrf::summarised_attention", _attention_shape)

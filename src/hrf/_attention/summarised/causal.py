@@ -524,8 +524,12 @@ class Compiled:
         j, dim = place.end // self.choices.base, self.rows.x.shape[-1]
         (row, cell, cluster), (_, last_cell, last_cluster) = self.offsets[j - 1].tolist(), self.offsets[j].tolist()
         readers, n_keys, count = place.last - place.first, place.end - place.first_key, last_cell - cell - 1
-        bounds, key_bounds = self.bounds[own, cell:last_cell], self.key_bounds[own, cluster:last_cluster]
-        cells_of_rows = torch.searchsorted(bounds, torch.arange(readers).expand(len(bounds), -1).contiguous(), right=True) - 1
+        bounds, key_bounds = (
+            u[own, first:last].contiguous()
+            for u, first, last in ((self.bounds, cell, last_cell), (self.key_bounds, cluster, last_cluster))
+        )
+        rank = torch.arange(readers).expand(len(bounds), -1).contiguous()
+        cells_of_rows = torch.searchsorted(bounds, rank, right=True) - 1
         order = self.order[own, row : row + readers].long()
         groups, of_tiles = tiles(torch.zeros_like(order).scatter(1, order, cells_of_rows), count)
         clusters = parts_of(self.key_order[own, row : row + n_keys], key_bounds)
@@ -537,7 +541,7 @@ class Compiled:
             first = head * per_cell + cell
             for c in range(count):
                 rows = self._exact[exact[first + c] : exact[first + c + 1]].long()
-                at = torch.searchsorted(key_bounds[i].contiguous(), rows, right=True) - 1
+                at = torch.searchsorted(key_bounds[i], rows, right=True) - 1
                 mask[i, c, at, rows - key_bounds[i, at]] = True
             rows, at = self._opened[opened[first] : opened[first + count]].long().unbind(-1)
             opens.append(torch.stack([torch.full_like(rows, i), rows, at], -1))

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from hrf import _core as core
 from hrf._attention.call import recompute
 from hrf._attention.inputs import Inputs
+from hrf._attention.summarised.causal import BASE, CausalRows, Choices, block_levels, causal_sums
 from hrf._attention.summarised.method import SummarisedAttention, SummaryCall
 from hrf._attention.summarised.plan import Heads, Parts, Plan, log_limits, opening_limits
-from hrf._attention.summarised.prediction import predicted_error
+from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
 from hrf.numerics import check_finite
 
@@ -134,8 +135,10 @@ class _Account(NamedTuple):
     predicted_error: Tensor
 
 
-def summarised_attention(inputs: Inputs, method: SummarisedAttention) -> Tensor:
+def summarised_attention(inputs: Inputs, method: SummarisedAttention, *, is_causal: bool = False) -> Tensor:
     """Return ``(B, H, L, d_v)``. Items of equal numbers of groups and clusters go together, the others apart."""
+    if is_causal:
+        return _causal(inputs, method)
     repeated = (inputs.key, inputs.value)
     key, value = (u.repeat_interleave(inputs.groups, 1) if inputs.groups > 1 else u for u in repeated)
     batch, device = len(inputs.query), inputs.query.device
@@ -162,6 +165,79 @@ def summarised_attention(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     if not batch:
         return inputs.query.new_zeros(*inputs.query.shape[:3], value.shape[-1], dtype=inputs.dtype)
     return torch.cat(outputs)[order] if len(outputs) > 1 else outputs[0]
+
+
+def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
+    """Return ``(B, H, L, d_v)`` for queries that see the keys up to their own."""
+    batch, _, length, _ = inputs.query.shape
+    n_keys = inputs.key.shape[2]
+    if length > n_keys:
+        raise ValueError(
+            f"causal attention got {length} queries and {n_keys} keys; expected a key for each query, after those of "
+            "earlier queries"
+        )
+    if method.n_groups is not None or method.n_clusters is not None:
+        raise ValueError(
+            f"is_causal came with {method}; expected n_groups and n_clusters to be None: causal attention chooses them "
+            "by the size of each block"
+        )
+    if not batch or not n_keys:
+        return inputs.query.new_zeros(*inputs.query.shape[:3], inputs.value.shape[-1], dtype=inputs.dtype)
+    real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
+    own = real[:, n_keys - length :]
+    heads = (_without_padding(u.to(inputs.dtype), r) for u, r in zip(inputs[:3], (own, real, real), strict=True))
+    rows, order = _without_holes(*heads, own, real)
+    flat = Heads(rows.x.flatten(0, 1), rows.y.flatten(0, 1), rows.v, own, real)
+    # One diagonal block as long as all keys is exact attention.
+    whole = 1 << (n_keys - 1).bit_length()
+    base = whole if _is_huge(flat, inputs.root) or method.tolerance == 0 else BASE
+    choices = Choices(inputs.root, math.inf, method.angles(inputs.query.shape[-1]), base)
+    if method.target_error is None:
+        choices = choices._replace(tolerance=float(method.tolerance))
+    else:
+        choices = _causal_tolerance(rows, choices, method.target_error)
+    output, share = causal_sums(rows, choices, share=method.report is not None)
+    if method.report is not None and share is not None:
+        blocks = (rows.keys > choices.base) << block_levels(whole // 2)
+        tolerance, error = torch.full_like(share, choices.tolerance), causal_error(rows, choices.root, output.detach())
+        method.report.add(SummaryCall(blocks, blocks, tolerance, share, error))
+    if order is not None:
+        output = torch.zeros_like(output).scatter(2, order[:, None, :, None].expand_as(output), output)
+    seen = own if inputs.present is None else own & inputs.present
+    return output if bool(seen.all()) else output.masked_fill(~seen[:, None, :, None], 0)
+
+
+def _without_holes(x: Tensor, y: Tensor, v: Tensor, own: Tensor, real: Tensor) -> tuple[CausalRows, Tensor | None]:
+    """Return rows whose real tokens stand side by side, and the order of the queries, if they had to be moved.
+
+    ``own (B, L)`` and ``real (B, S)`` say which queries and keys are no padding.
+    """
+    counts = own.sum(-1), real.sum(-1)
+    firsts, order = tuple(mask.to(torch.uint8).argmax(-1) for mask in (own, real)), None
+    last = real.shape[1] - real.flip(-1).to(torch.uint8).argmax(-1)
+    if bool((real.any(-1) & (last - firsts[1] != counts[1])).any()):
+        order, key_order = ((~mask).to(torch.uint8).argsort(dim=-1, stable=True) for mask in (own, real))
+        x, y, v = (
+            u.gather(2, index[:, None, :, None].expand_as(u)) for u, index in ((x, order), (y, key_order), (v, key_order))
+        )
+        firsts = tuple(torch.zeros_like(u) for u in firsts)
+    first, first_key, n, n_keys = (u.cpu() for u in (*firsts, *counts))
+    return CausalRows(x, y, v, first, n, first_key, n_keys), order
+
+
+@torch.no_grad()
+def _causal_tolerance(rows: CausalRows, choices: Choices, target: float) -> Choices:
+    """Search the largest τ with which no head's error, measured on some queries, is above a target."""
+    low, high, tolerance = 0.0, math.inf, 1.0
+    for _ in range(ROUNDS):
+        output, _ = causal_sums(rows, choices._replace(tolerance=tolerance))
+        error = float(causal_error(rows, choices.root, output).max())
+        low, high = (tolerance, high) if error <= target else (low, tolerance)
+        step = min(max(target / max(error, target / 64), 1 / 16), 16.0)
+        outside = tolerance * (step if error <= target else step / 2)
+        tolerance = math.sqrt(low * high) if 0 < low and high < math.inf else outside
+    base = choices.base if low else 1 << (rows.y.shape[2] - 1).bit_length()
+    return choices._replace(tolerance=low, base=base)
 
 
 def _present(mask: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:

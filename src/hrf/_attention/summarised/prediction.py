@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from hrf import tuning
+from hrf._attention.summarised.causal import CausalRows
 from hrf._attention.summarised.plan import (
     Heads,
     KeyClusters,
@@ -37,7 +38,7 @@ from hrf._attention.summarised.plan import (
     log_weights,
 )
 
-__all__ = ["predicted_error"]
+__all__ = ["causal_error", "predicted_error"]
 
 SAMPLES = 64  # queries per head of each kind that are computed exactly
 NEAR = 4  # clusters per query whose keys are computed one by one
@@ -105,6 +106,22 @@ def predicted_error(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
     error, size = (squares / chances.clamp(min=tiny)).sum(-1)
     # The size by the sample is noisy; that of the output is too small if much is missing from it.
     return (error / torch.maximum(size, output.square().sum((1, 2))).clamp(min=tiny)).sqrt()
+
+
+@torch.no_grad()
+def causal_error(rows: CausalRows, root: float, output: Tensor) -> Tensor:
+    """Measure ‖output − exact‖ / ‖exact‖ of each head, ``(B, H)``, on up to 128 queries at equal steps."""
+    found = []
+    for b in range(len(rows.x)):
+        x, y, v, prefix = rows.item(b, root)
+        picked = ((torch.arange(2 * SAMPLES) + 0.5) / (2 * SAMPLES) * x.shape[1]).long().unique()[: x.shape[1]]
+        logits = x[:, picked] @ y.mT
+        seen = torch.arange(y.shape[1]) <= (picked + prefix)[:, None]
+        exact = logits.masked_fill(~seen.to(x.device), -torch.inf).softmax(-1) @ v
+        error = output[b, :, int(rows.first_query[b]) + picked] - exact
+        size = torch.linalg.vector_norm(exact, dim=(1, 2)).clamp(min=torch.finfo(exact.dtype).tiny)
+        found.append(torch.linalg.vector_norm(error, dim=(1, 2)) / size)
+    return torch.stack(found)
 
 
 def _picks(suspected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
