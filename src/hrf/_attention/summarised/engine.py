@@ -266,9 +266,9 @@ def _is_huge(heads: Heads, root: float) -> bool:
     for name, u in (("query", heads.x), ("key", heads.y)):
         norms.append(torch.linalg.vector_norm(u.detach(), dim=(1, 2)) * root)
         check_finite(norms[-1], u, name)
-    product = norms[0] * norms[1]
+    product = norms[0] * norms[1].repeat_interleave(len(norms[0]) // max(len(norms[1]), 1))  # grouped queries
     check_finite(product, product, "the product of the norms of query and key")
-    return bool((torch.stack([*norms, product]) > LARGEST).any())
+    return bool((torch.cat([*norms, product]) > LARGEST).any())
 
 
 def _exact(heads: Heads) -> tuple[Tensor, _Account]:
