@@ -8,6 +8,7 @@
 #include "summarised_backward.h"
 #include "summarised_causal.h"
 #include "summarised_forward.h"
+#include "summarised_steps.h"
 
 #define HRF_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -90,6 +91,18 @@ HRF_EXPORT int64_t causal_forward(const CausalCall* call, int64_t size) {
     auto* found = new Found;
     call->is_double ? causal_forward<double>(*call, *found) : causal_forward<float>(*call, *found);
     return reinterpret_cast<int64_t>(found);
+}
+
+// Returns what `take_found` reads and frees: the exact keys of all cells.
+HRF_EXPORT int64_t keep_block(const KeepCall* call, int64_t size) {
+    if (size != sizeof(KeepCall)) return 0;
+    auto* found = new Found;
+    call->causal.is_double ? keep_block<double>(*call, *found) : keep_block<float>(*call, *found);
+    return reinterpret_cast<int64_t>(found);
+}
+
+HRF_EXPORT int64_t summarised_steps(const StepCall* call, int64_t size) {
+    return run(call, size, summarised_steps<float>, summarised_steps<double>);
 }
 
 HRF_EXPORT int64_t summarised_backward(const SummarisedGradient* call, int64_t size) {

@@ -147,6 +147,7 @@ struct Cells {
         : factor(arena.lend<T>(d * d)), centres(arena.lend<T>(d * padded(g))),
           halves(arena.lend<T>(padded(g))), outside(arena.lend<T>(padded(g))), tests(arena.lend<T>(g * d)),
           test_masses(arena.lend<T>(padded(g))), test_widths(arena.lend<T>(padded(g))) {}
+    Cells(T* factor, T* centres, T* halves, T pooled) : factor(factor), centres(centres), halves(halves), pooled(pooled) {}
 };
 
 // Find the nearest cell of n queries; z receives their coordinates (n, D), scores has room for (n, padded G).
@@ -409,6 +410,20 @@ std::pair<int64_t, int64_t> read_cell(const CausalCall& a, const Sizes& sizes, c
     return total;
 }
 
+// Choose exact keys and sum up the others for some cells of a block, from cell `start` on.
+template <class T>
+void summarise_for_cells(const CausalCall& a, const Sizes& sizes, const Block& block, const Head<T>& h, const Cells<T>& cells,
+                         int64_t start, int64_t some, BlockScratch<T>& s) {
+    // log₂ of the largest error of a key: τ/S · ⁴√(S/512), for S keys that a reader sees on average.
+    const double seen = double(block.start) + 1.5 * double(block.size);
+    const T limit = T(a.log_tolerance - 0.75 * std::log2(seen) - 0.25 * 9);
+    score(sizes, h, start, s);
+    for (int64_t i = 0; i < GROUPS; ++i)
+        s.totals[i] = limit + std::max(s.totals[i], cells.outside[start + std::min(i, some - 1)]);
+    summarise(sizes, h, s);
+    if (a.test_limit < FAR) test_cells(a, sizes, h, cells, start, some, s);
+}
+
 // Let the readers of a block read it.
 template <class T>
 void serve(const CausalCall& a, const Row<T>& row, const Block& block, Arena& arena, Found& found) {
@@ -431,17 +446,10 @@ void serve(const CausalCall& a, const Row<T>& row, const Block& block, Arena& ar
     cluster_block(a, sizes, row, block, arena, h, false);
     arena.back_to(mark);
     BlockScratch<T> s(arena, sizes);
-    // log₂ of the largest error of a key: τ/S · ⁴√(S/512), for S keys that a reader sees on average.
-    const double seen = double(block.start) + 1.5 * double(block.size);
-    const T limit = T(a.log_tolerance - 0.75 * std::log2(seen) - 0.25 * 9);
     for (int64_t start = 0; start < sizes.groups(); start += GROUPS) {
         const int64_t some = std::min(GROUPS, sizes.groups() - start);
         if (h.bounds[start + some] == h.bounds[start]) continue;
-        score(sizes, h, start, s);
-        for (int64_t i = 0; i < GROUPS; ++i)
-            s.totals[i] = limit + std::max(s.totals[i], cells.outside[start + std::min(i, some - 1)]);
-        summarise(sizes, h, s);
-        if (a.test_limit > 0) test_cells(a, sizes, h, cells, start, some, s);
+        summarise_for_cells(a, sizes, block, h, cells, start, some, s);
         for (int64_t i = 0; i < some; ++i) {
             const int64_t cell = start + i;
             const auto [n_hits, met] = read_cell(a, sizes, row, first, h, cell, i, s, a.keep ? &found.opened : nullptr);

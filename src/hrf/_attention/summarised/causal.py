@@ -589,7 +589,7 @@ class _WithGradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: CausalRows, choices: Choices, *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: CausalRows, choices: Choices, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         if core.serves(*inputs):
             found = Compiled(rows, choices, keep=True)
             out, log_masses, plans = found.out, found.log_masses * math.log(2), found.plans()
@@ -597,11 +597,12 @@ class _WithGradients(torch.autograd.Function):
             out, log_masses, plans = _by_operations(rows, choices)
         ctx.save_for_backward(out, log_masses, *inputs)
         ctx.indices, ctx.choices, ctx.plans = rows[3:7], choices, plans
-        return out
+        ctx.mark_non_differentiable(log_masses)
+        return out, log_masses / math.log(2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         out, log_masses, *inputs = ctx.saved_tensors
         rows, found = CausalRows(*inputs, *ctx.indices), [torch.zeros_like(u) for u in inputs]
         for b, blocks in enumerate(ctx.plans):
@@ -646,20 +647,37 @@ def _gradients(
     return found
 
 
-def causal_sums(rows: CausalRows, choices: Choices, *, share: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Return the outputs ``(B, H, L, d_v)``, zeros for padding, and the exact share of each head, if wanted, ``(B, H)``."""
+class Found(NamedTuple):
+    """What a call finds.
+
+    Attributes:
+        output: ``(B, H, L, d_v)``; zeros for padding.
+        share: share of exact pairs of each head, ``(B, H)``, if it was wanted.
+        log_masses: log₂ Σ exp of each query, ``(B, H, L)``.
+    """
+
+    output: Tensor
+    share: Tensor | None
+    log_masses: Tensor
+
+
+def causal_sums(rows: CausalRows, choices: Choices, *, share: bool = False) -> Found:
+    """Attend from all queries; gradients are those of outputs."""
     if torch.is_grad_enabled() and any(u.requires_grad for u in rows[:3]):
-        out = _WithGradients.apply(rows, choices, *rows[:3])
-        return out, causal_sums(rows._replace(x=rows.x.detach(), y=rows.y.detach(), v=rows.v.detach()), choices, share=True)[1] if share else None
+        detached = rows._replace(x=rows.x.detach(), y=rows.y.detach(), v=rows.v.detach())
+        own = causal_sums(detached, choices, share=True).share if share else None
+        output, log_masses = _WithGradients.apply(rows, choices, *rows[:3])
+        return Found(output, own, log_masses)
     if core.serves(*rows[:3]):
         found = Compiled(rows, choices)
-        return found.out, _exact_share(rows, found.pairs, choices.base) if share else None
-    out, _, plans = _by_operations(rows, choices)
+        return Found(found.out, _exact_share(rows, found.pairs, choices.base) if share else None, found.log_masses)
+    out, log_masses, plans = _by_operations(rows, choices)
+    log_masses = log_masses / math.log(2)
     if not share:
-        return out, None
+        return Found(out, None, log_masses)
     none = torch.zeros(rows.x.shape[1], dtype=torch.long, device=out.device)
     pairs = torch.stack([sum((_pairs(block) for block in blocks), none) for blocks in plans])
-    return out, _exact_share(rows, pairs, choices.base)
+    return Found(out, _exact_share(rows, pairs, choices.base), log_masses)
 
 
 def _pairs(block: Block) -> Tensor:

@@ -196,7 +196,7 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         choices = choices._replace(tolerance=float(method.tolerance))
     else:
         choices = _causal_tolerance(rows, choices, method.target_error)
-    output, share = causal_sums(rows, choices, share=method.report is not None)
+    output, share, _ = causal_sums(rows, choices, share=method.report is not None)
     if method.report is not None and share is not None:
         blocks = (rows.keys > choices.base) << block_levels(whole // 2)
         tolerance, error = torch.full_like(share, choices.tolerance), causal_error(rows, choices.root, output.detach())
@@ -230,7 +230,7 @@ def _causal_tolerance(rows: CausalRows, choices: Choices, target: float) -> Choi
     """Search the largest τ with which no head's error, measured on some queries, is above a target."""
     low, high, tolerance = 0.0, math.inf, 1.0
     for _ in range(ROUNDS):
-        output, _ = causal_sums(rows, choices._replace(tolerance=tolerance))
+        output = causal_sums(rows, choices._replace(tolerance=tolerance)).output
         error = float(causal_error(rows, choices.root, output).max())
         low, high = (tolerance, high) if error <= target else (low, tolerance)
         step = min(max(target / max(error, target / 64), 1 / 16), 16.0)
