@@ -107,6 +107,19 @@ struct Gathered {
     }
 };
 
+// out = factor · Σ weight · row, over some rows of `width` numbers.
+template <int V, class T>
+int64_t add_rows(const T* weights, const T* const* rows, int64_t n, int64_t first, int64_t width, T factor, T* out) {
+    constexpr int N = lanes<T>;
+    for (; first + V * N <= width; first += V * N) {
+        vec<T> total[V] = {};
+        for (int64_t j = 0; j < n; ++j)
+            for (int c = 0; c < V; ++c) total[c] += weights[j] * load(rows[j] + first + c * N);
+        for (int c = 0; c < V; ++c) store(out + first + c * N, total[c] * factor);
+    }
+    return first;
+}
+
 // Read a block: exact keys and summaries of the query's cell, and the clusters that the query opens.
 template <class T>
 void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, const T* y, const T* v, T* z, T* own, Gathered<T>& found) {
@@ -175,10 +188,9 @@ void steps_of_row(const StepCall& a, int64_t row, Arena& arena) {
         for (int64_t j = first; j <= position; ++j) meet(j);
         found.sum();
         for (int64_t b = a.items[item]; b < a.items[item + 1]; ++b) read_kept(a, a.kept[b], row % heads, x, y, v, z, own, found);
-        clear(out, w);
         for (int64_t j = 0; j < found.count; j += lanes<T>) store(found.logits + j, exp2<T>(load(found.logits + j) - found.top));
-        for (int64_t j = 0; j < found.count; ++j) add_scaled(out, found.values[j], w, found.logits[j]);
-        scale(out, w, T(1) / found.mass);
+        const int64_t wide = add_rows<4>(found.logits, found.values, found.count, 0, w, T(1) / found.mass, out);
+        add_rows<1>(found.logits, found.values, found.count, wide, w, T(1) / found.mass, out);
         static_cast<T*>(a.log_masses)[place] = found.top + std::log2(found.mass);
         arena.back_to(mark);
     }
