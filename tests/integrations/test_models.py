@@ -176,8 +176,6 @@ def test_maps_are_given_by_the_seed_and_differ_between_layers(tokens):
 
 MODELS = {"mistral": mistral, "gemma": gemma, "modernbert": modernbert}
 
-WITH_WINDOWS = [mistral, gemma]
-
 
 @pytest.fixture
 def replaced(monkeypatch):

@@ -94,17 +94,17 @@ class _Attention:
             layer.check(call)
         if call.pairs is not None or self.is_left_out(call.module):
             return call.exact().transpose(1, 2), None
-        method = self.method_of(call)
         weights = None
         if call.wants_weights:
-            weights = attend(call._replace(value=unit_values(call.key)), method)
+            weights = attend(call._replace(value=unit_values(call.key)), self.method_of(call))
         if call.dropout:
             call = call._replace(value=drop_keys(call.value, call.dropout))
-        output = attend(call, method) if layer is None else layer.attend(call, method)
+        output = attend(call, self.method_of(call)) if layer is None else layer.attend(call, self.method_of)
         if can_look(output) and not _is_finite(output):
+            method = type(self.method_of(call)).__name__
             raise ValueError(
-                f"the attention of {type(call.module).__name__} is not finite: {type(method).__name__} is far too "
-                "noisy for its queries and keys; expected a map fitted to them (see convert), or positive features"
+                f"the attention of {type(call.module).__name__} is not finite: {method} is far too noisy for its "
+                "queries and keys; expected a map fitted to them (see convert), or positive features"
             )
         return output.transpose(1, 2), weights
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing_extensions import Self, override
 
 from hrf import atomic_write
 from hrf._attention import AttentionState
+from hrf._attention.operator import uncompiled
 from hrf.features.base import FeatureMap
 from hrf.features.files import encode
 from hrf.integrations.transformers.interface import AttentionCall, is_ours
@@ -39,8 +41,6 @@ _HEADER = "hrf_cache"  # of a file: facts about each layer, in JSON
 
 def layer_of(call: AttentionCall) -> LinearLayer | None:
     """Return the layer of a `LinearCache` that the keys of a call come from, or ``None``."""
-    if torch.compiler.is_compiling():
-        return None
     found = getattr(call.key, _ATTRIBUTE, None)
     layer: LinearLayer | None = None if found is None else found()
     return layer
@@ -71,12 +71,11 @@ class LinearLayer(CacheLayerMixin):
         """Do nothing: the first call of `attend` makes the state."""
 
     @override
+    @uncompiled
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Return the new keys and values, for the attention function to hand to `attend`."""
-        if torch.compiler.is_compiling():
-            raise RuntimeError("LinearCache is for models that are not compiled; expected another cache")
         if self._unread:
             raise RuntimeError(
                 f"{self._unread} tokens of a LinearCache reached no attention of hrf, or only after their keys were "
@@ -88,9 +87,16 @@ class LinearLayer(CacheLayerMixin):
         setattr(key_states, _ATTRIBUTE, ref(self))
         return key_states, value_states
 
-    def attend(self, call: AttentionCall, feature_map: object) -> Tensor:
-        """Add the keys of a call to the state, and attend from its queries to all tokens so far."""
-        assert isinstance(feature_map, FeatureMap), "only a feature map serves causal calls outside of graphs"
+    @uncompiled
+    def attend(self, call: AttentionCall, method_of: Callable[[AttentionCall], object]) -> Tensor:
+        """Add the keys of a call to the state, and attend from its queries to all tokens so far.
+
+        Args:
+            call: a call that `check` lets pass.
+            method_of: returns the map for the call.
+        """
+        feature_map = method_of(call)
+        assert isinstance(feature_map, FeatureMap), "no other method serves causal calls"
         self._unread = 0
         self._check_map(feature_map)
         if self._state is None:
@@ -119,8 +125,8 @@ class LinearLayer(CacheLayerMixin):
             )
         if self._unread != call.key.shape[2]:
             raise ValueError(
-                f"this {name} shares its keys with another layer, whose state has them already; expected a model whose "
-                "layers have keys of their own; use a DynamicCache"
+                f"this {name} attends to keys that a LinearCache has added to its state already, of another layer or "
+                "for another part of this one; expected one attention per key; use a DynamicCache"
             )
 
     def _check_map(self, feature_map: FeatureMap) -> None:
