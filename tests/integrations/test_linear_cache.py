@@ -85,14 +85,16 @@ def test_pieces_and_steps_are_the_whole(build, name, tokens, mapped):
 
 
 @pytest.mark.parametrize("exact_share", [0.0, 0.6])
-def test_converted_models_decode_from_a_state(exact_share, tokens):
+def test_converted_models_decode_from_a_state(exact_share, tokens, tmp_path):
     """Causal attention leaves the centres of clusters where they were fitted, with a cache too."""
     model, options = made(llama), {"base": "separable", "n_clusters": (3, 3), "recenter": True}
     fit = partial(hrf.ClusteredHybrid.fit, exact_share=exact_share, **options)
     convert(model, batches(), feature_map=fit, progress=False)
     whole, cache = model(tokens, use_cache=False).logits, begun(model, tokens)
-    last = stepped(model, cache, tokens[:, CUT:])
-    torch.testing.assert_close(last, whole[:, CUT:], rtol=1e-5, atol=1e-5)  # maps in float32
+    cache.save(tmp_path / "cache.safetensors")
+    for own in (cache, LinearCache.load(tmp_path / "cache.safetensors", model)):
+        last = stepped(model, own, tokens[:, CUT:])
+        torch.testing.assert_close(last, whole[:, CUT:], rtol=1e-5, atol=1e-5)  # maps in float32
 
 
 def test_an_ordinary_cache_gives_the_same(tokens):
@@ -251,22 +253,23 @@ def test_copies_branch(build, steps, tokens):
         torch.testing.assert_close(stepped(model, own, rest[:, cut:]), whole[:, cut:], **ROUNDING)
 
 
+@pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("build", [llama, gemma])
-def test_files(build, tokens, tmp_path):
-    model = made(build)
+def test_files(build, steps, tokens, tmp_path):
+    model, cut = made(build), CUT + steps
     cache = begun(model, tokens)
+    stepped(model, cache, tokens[:, CUT:cut]) if steps else None
     cache.save(tmp_path / "cache.safetensors")
-    expected = stepped(model, cache, tokens[:, CUT:])
+    expected = stepped(model, cache, tokens[:, cut:])
     received = LinearCache.load(
         tmp_path / "cache.safetensors", made(build)
     )  # the same seed draws the same maps
-    assert received.get_seq_length() == CUT
-    received.save(tmp_path / "again.safetensors")
-    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "cache.safetensors").read_bytes()
+    assert received.get_seq_length() == cut
+    received.save(tmp_path / "copy.safetensors")
+    assert (tmp_path / "copy.safetensors").read_bytes() == (tmp_path / "cache.safetensors").read_bytes()
     received.reorder_cache(torch.tensor([1, 0]))
-    torch.testing.assert_close(
-        stepped(model, received, tokens.flip(0)[:, CUT:]), expected.flip(0), **ROUNDING
-    )
+    last = stepped(model, copy.deepcopy(received), tokens.flip(0)[:, cut:])
+    torch.testing.assert_close(last, expected.flip(0), **ROUNDING)
 
 
 def test_files_of_other_models_are_refused(tokens, tmp_path):
