@@ -216,9 +216,9 @@ class LinearCache(Cache):
     pieces (``prefill_chunk_size``), and copies: ``copy.deepcopy`` of a cache continues a prompt more than once.
 
     Layers with a sliding window keep the keys and values of the window, as in Transformers' `DynamicCache`, and so do
-    layers that it gives a kind of their own. A state forgets the single tokens, so that `crop`, and with it assisted
-    decoding, is refused. Models that change keys between cache and attention (multi-head latent attention, Moonshine)
-    or share them between layers are refused at the second call; they work with a `DynamicCache`.
+    layers of hybrid models that are more than attention. Single tokens cannot be taken out of a sum: `crop`, and with
+    it assisted decoding, is refused. Models that change keys after the cache has returned them (multi-head latent
+    attention), or use them twice, are refused no later than in their second call; they work with a `DynamicCache`.
 
     Args:
         model: model of Transformers that uses `hrf` (see `register` and `convert`).
