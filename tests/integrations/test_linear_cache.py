@@ -8,14 +8,16 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, DynamicCache, EncoderDecoderCache
 
 import hrf
 from hrf.integrations.transformers import LinearCache, convert, linear_cache, register
 from integrations.models import (
+    GROUPED,
     LAYERS,
     LENGTH,
     ROUNDING,
+    SIZES,
     VOCABULARY,
     bart,
     batches,
@@ -319,7 +321,7 @@ def test_tokens_cannot_be_taken_back(tokens):
     with pytest.raises(NotImplementedError, match="copy the cache before these tokens"):
         cache.crop(-1)
     assert {layer.get_seq_length() for layer in cache.layers} == {CUT}
-    assisted = {"prompt_lookup_num_tokens": 3, "max_new_tokens": 20, **QUIET}
+    assisted = {"prompt_lookup_num_tokens": 3, "max_new_tokens": 20, "eos_token_id": 0, **QUIET}
     model = made(llama)
     with pytest.raises(NotImplementedError, match="none can be taken back"):
         model.generate(tokens[:1].repeat(1, 4), past_key_values=LinearCache(model), **assisted)
@@ -352,6 +354,9 @@ def test_what_needs_all_keys_is_refused(tokens):
         ValueError, match=r"expected past_key_values=EncoderDecoderCache\(LinearCache\(model\)"
     ):
         decoder(tokens, decoder_input_ids=tokens, past_key_values=LinearCache(decoder))
+    twice = made(lambda: DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES, **GROUPED)))
+    with pytest.raises(ValueError, match="DiffLlamaAttention attends to keys that a LinearCache has added"):
+        twice(tokens, past_key_values=LinearCache(twice))
     local = made(mistral)
     with pytest.raises(ValueError, match="this MistralAttention has a sliding window"):
         local(tokens, past_key_values=LinearCache(model))

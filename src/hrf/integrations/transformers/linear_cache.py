@@ -100,7 +100,7 @@ class LinearLayer(CacheLayerMixin):
         self._unread = 0
         self._check_map(feature_map)
         if self._state is None:
-            phi = feature_map.to(call.query.device).with_fixed_centres()
+            phi = feature_map.to(call.query.device)
             self._state = AttentionState(phi, scale=call.scale).load(self._loaded)
             self._loaded = {}
         return self._state.prefill(call.query, call.key, call.value, key_padding_mask=call.ignore)
