@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import hrf
-from hrf.integrations.transformers import attention, decoding, register
+from hrf.integrations.transformers import attention, linear_cache, register
 from integrations.models import BATCH, LENGTH, VOCABULARY
 
 
@@ -39,6 +39,7 @@ class ExactState:
 
     def load(self, tensors):
         self.kept = dict(tensors)
+        return self
 
     def tensors(self):
         return self.kept
@@ -57,4 +58,4 @@ class ExactState:
 @pytest.fixture
 def with_exact(monkeypatch):
     monkeypatch.setattr(attention, "attention", exact)
-    monkeypatch.setattr(decoding, "AttentionState", ExactState)
+    monkeypatch.setattr(linear_cache, "AttentionState", ExactState)

@@ -158,7 +158,7 @@ def test_a_failed_conversion_leaves_the_model_as_it_was(tokens, monkeypatch):
         convert(model, batches(), feature_map=broken, progress=False)
     with pytest.raises(IndexError):
         convert(model, [tokens + VOCABULARY] * 2, progress=False)
-    monkeypatch.setattr(attention._Fitted, "map_of", broken)
+    monkeypatch.setattr(attention._Fitted, "method_of", broken)
     with pytest.raises(ArithmeticError):
         convert(model, batches(), feature_map="positive", progress=False)
     assert model.training
@@ -263,7 +263,7 @@ def test_speed_is_measured_until_linear_attention_wins(monkeypatch):
         return 300 / call.key.shape[2]
 
     monkeypatch.setattr(conversion, "_ratio", ratio)
-    call = AttentionCall(*torch.randn(3, 2, 4, 100, 8), ignore=None, is_causal=True, scale=0.3)
+    call = AttentionCall(None, *torch.randn(3, 2, 4, 100, 8), ignore=None, is_causal=True, scale=0.3)
     found = measure_speed(call, hrf.Positive(8, n_projections=4), budget=math.inf)
     assert lengths == [100, 200, 400]
     assert found.break_even == pytest.approx(300)

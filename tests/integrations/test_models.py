@@ -9,16 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 from transformers import (
-    BartConfig,
-    BartModel,
     BertConfig,
     BertModel,
     DynamicCache,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    MistralConfig,
-    MistralForCausalLM,
-    ModernBertConfig,
     ModernBertModel,
     StaticCache,
     ViTConfig,
@@ -31,20 +24,23 @@ from hrf.integrations.transformers import check, convert, load_maps, register, s
 from integrations.models import (
     BATCH,
     FAMILIES,
-    GROUPED,
     HEADS,
     LAYERS,
     LENGTH,
     ROUNDING,
     SIZES,
-    VOCABULARY,
     WIDTH,
+    WINDOW,
+    bart,
     batches,
     bert,
     final,
+    gemma,
     gpt2,
     llama,
     made,
+    mistral,
+    modernbert,
     padded,
 )
 
@@ -75,11 +71,6 @@ def test_cached_pieces_agree_with_exact_attention(build, pieces, cache, tokens, 
 
 
 def test_other_families_agree_with_exact_attention(tokens, with_exact):
-    def bart(**options):
-        each = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 24}
-        sizes = {f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in each.items()}
-        return BartModel(BartConfig(vocab_size=VOCABULARY, d_model=WIDTH, init_std=0.4, **sizes))
-
     def vit(**options):
         sizes = {k: v for k, v in SIZES.items() if k != "vocab_size"}
         return ViTModel(ViTConfig(**sizes, image_size=16, patch_size=4))
@@ -87,7 +78,7 @@ def test_other_families_agree_with_exact_attention(tokens, with_exact):
     images = {"pixel_values": torch.randn(1, 3, 16, 16).double()}
     texts = {"input_ids": tokens, "attention_mask": padded("right"), "decoder_input_ids": tokens[:, :6]}
     for build, given in ((vit, images), (bart, texts)):
-        expected, output = (made(build, name)(**given).last_hidden_state for name in ("sdpa", "hrf"))
+        expected, output = (final(made(build, name)(**given)) for name in ("sdpa", "hrf"))
         torch.testing.assert_close(output, expected, **ROUNDING)
 
 
@@ -183,40 +174,17 @@ def test_maps_are_given_by_the_seed_and_differ_between_layers(tokens):
 # Layers whose window is shorter than the sequence keep PyTorch's attention.
 
 
-WINDOW = 4
-
-IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
-
-
-def mistral(sliding_window=WINDOW):
-    return MistralForCausalLM(MistralConfig(**SIZES, **GROUPED, head_dim=4, sliding_window=sliding_window))
-
-
-def gemma(sliding_window=WINDOW):
-    kinds = ["sliding_attention", "full_attention"]
-    options = {"sliding_window": sliding_window, "layer_types": kinds, "head_dim": 4}
-    return Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **GROUPED, **options))
-
-
-def modernbert(sliding_window=WINDOW):
-    options = {"local_attention": 2 * sliding_window, "layer_types": ["full_attention", "sliding_attention"]}
-    sizes = {name: size for name, size in SIZES.items() if name != "initializer_range"}
-    return ModernBertModel(ModernBertConfig(**sizes, **IDS, **options))
-
-
 MODELS = {"mistral": mistral, "gemma": gemma, "modernbert": modernbert}
-
-WITH_WINDOWS = [mistral, gemma]
 
 
 @pytest.fixture
 def replaced(monkeypatch):
     """Record the layers that exact attention behind our interface serves."""
-    found, make = [], hrf.integrations.transformers.attention._Made.map_of
+    found, make = [], hrf.integrations.transformers.attention._Made.method_of
     monkeypatch.setattr(
         hrf.integrations.transformers.attention._Made,
-        "map_of",
-        lambda self, module, call: found.append(module.layer_idx) or make(self, module, call),
+        "method_of",
+        lambda self, call: found.append(call.module.layer_idx) or make(self, call),
     )
     return found
 

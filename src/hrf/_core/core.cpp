@@ -3,7 +3,6 @@
 #include "box.h"
 #include "codes.h"
 #include "decoding.h"
-#include "hashes.h"
 #include "pairs.h"
 #include "summarised_backward.h"
 #include "summarised_causal.h"
@@ -70,12 +69,6 @@ HRF_EXPORT int64_t decode(const Step* call, int64_t size) {
     if (size != sizeof(Step)) return 0;
     call->is_double ? step(double()) : step(float());
     return done ? 1 : 2;
-}
-
-HRF_EXPORT int64_t add_hashes(const Hashes* call, int64_t size) {
-    if (size != sizeof(Hashes)) return 0;
-    call->bytes == 1 ? hashes<uint8_t>(*call) : call->bytes == 2 ? hashes<uint16_t>(*call) : hashes<uint32_t>(*call);
-    return 1;
 }
 
 // Returns what `take_found` reads and frees.

@@ -19,11 +19,13 @@ except ImportError as error:
 from hrf.integrations.transformers.attention import load_maps, register, save_maps
 from hrf.integrations.transformers.conversion import Report, convert
 from hrf.integrations.transformers.interface import FITTED
+from hrf.integrations.transformers.linear_cache import LinearCache
 from hrf.integrations.transformers.support import LayerReport, Support, check
 
 __all__ = [
     "FITTED",
     "LayerReport",
+    "LinearCache",
     "Report",
     "Support",
     "check",

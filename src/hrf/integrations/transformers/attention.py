@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,7 +22,6 @@ from hrf._attention.denominator import Rule
 from hrf._attention.inputs import drop_keys, unit_values
 from hrf._attention.operator import Operands, call_operator, tensors_of
 from hrf.features.base import FeatureMap, load
-from hrf.integrations.transformers.decoding import attend_and_keep, layer_of
 from hrf.integrations.transformers.interface import (
     FITTED,
     SUMMARISED,
@@ -32,8 +30,8 @@ from hrf.integrations.transformers.interface import (
     check_name,
     has_window,
     refuse,
-    windowed,
 )
+from hrf.integrations.transformers.linear_cache import layer_of
 from hrf.nn import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
 from hrf.registry import Handled
@@ -41,6 +39,9 @@ from hrf.registry import Handled
 __all__ = ["attend", "drop_maps", "fitted_maps", "load_maps", "register", "save_maps", "switch", "use_maps"]
 
 _registrations = itertools.count()
+
+# What attends: a map, the method of summaries, or, while a graph is being compiled, what makes maps when it runs.
+Method: TypeAlias = "FeatureMap | SummarisedAttention | _Made"
 
 
 def register(
@@ -84,43 +85,26 @@ def register(
 
 
 class _Attention:
-    """Attention function that Transformers calls in a layer; subclasses provide the map, if there is one."""
+    """Attention function that Transformers calls in a layer; subclasses provide the map, or the method."""
 
-    has_map = True
-
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        is_causal: bool | None = None,
-        **others: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        options = {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, **others}
-        exact = windowed(module, query, key, value, attention_mask, options)
-        if exact is not None:
-            return exact
-        call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
-        if self.is_left_out(module):
-            return call.exact(dropout).transpose(1, 2), None
+    def __call__(self, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        call = AttentionCall.of(*arguments, **options)
+        layer = layer_of(call)
+        if layer is not None:
+            layer.check(call)
+        if call.pairs is not None or self.is_left_out(call.module):
+            return call.exact().transpose(1, 2), None
         weights = None
-        if others.get("output_attentions"):
-            weights = self.attend(module, call._replace(value=unit_values(call.key)))
-        if dropout:
-            call = call._replace(value=drop_keys(call.value, dropout))
-        if self.has_map and _decodable(call, dropout):
-            output = _decoded(call, self.map_of(module, call), key)
-        else:
-            output = self.attend(module, call)
+        if call.wants_weights:
+            weights = attend(call._replace(value=unit_values(call.key)), self.method_of(call))
+        if call.dropout:
+            call = call._replace(value=drop_keys(call.value, call.dropout))
+        output = attend(call, self.method_of(call)) if layer is None else layer.attend(call, self.method_of)
         if can_look(output) and not _is_finite(output):
-            name = type(self.map_of(module, call)).__name__ if self.has_map else SummarisedAttention.__name__
+            method = type(self.method_of(call)).__name__
             raise ValueError(
-                f"the attention of {type(module).__name__} is not finite: {name} is far too noisy for "
-                "its queries and keys; expected a map fitted to them (see convert), or positive features"
+                f"the attention of {type(call.module).__name__} is not finite: {method} is far too noisy for its "
+                "queries and keys; expected a map fitted to them (see convert), or positive features"
             )
         return output.transpose(1, 2), weights
 
@@ -128,10 +112,7 @@ class _Attention:
         """Return whether a layer keeps exact attention."""
         return False
 
-    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
-        return attend(call, self.map_of(module, call))
-
-    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
+    def method_of(self, call: AttentionCall) -> Method:
         raise NotImplementedError
 
 
@@ -144,16 +125,12 @@ class _Made(Handled, _Attention):
         self.compiled_maps: dict[tuple[object, ...], FeatureMap] = {}
 
     @override
-    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
-        if not torch.compiler.is_compiling():
-            return super().attend(module, call)
-        return call_operator(_operands(call, self.handle, layer=_index(module)))[:, :, -call.query.shape[2] :]
-
-    @override
-    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
-        maps = _maps(module)
+    def method_of(self, call: AttentionCall) -> Method:
+        if torch.compiler.is_compiling():
+            return self
+        maps = _maps(call.module)
         if self.key not in maps:
-            maps[self.key] = self._make(_index(module), call.query)
+            maps[self.key] = self._make(_index(call.module), call.query)
         return maps[self.key]
 
     def map_for(self, layer: int, query: Tensor) -> FeatureMap:
@@ -176,15 +153,14 @@ class _Fitted(_Attention):
         return FITTED not in _maps(module) and has_window(module)
 
     @override
-    def map_of(self, module: nn.Module, call: AttentionCall) -> FeatureMap:
-        if FITTED not in _maps(module):
-            raise ValueError(
-                f"this {type(module).__name__} has no fitted map; expected one from convert or load_maps"
-            )
-        phi, (_, heads, _, dim) = _maps(module)[FITTED], call.query.shape
+    def method_of(self, call: AttentionCall) -> Method:
+        name, maps = type(call.module).__name__, _maps(call.module)
+        if FITTED not in maps:
+            raise ValueError(f"this {name} has no fitted map; expected one from convert or load_maps")
+        phi, (_, heads, _, dim) = maps[FITTED], call.query.shape
         if phi.dim != dim or phi.heads not in (None, heads):
             raise ValueError(
-                f"the map of this {type(module).__name__} is for {phi.heads} heads of {phi.dim} dimensions, the model "
+                f"the map of this {name} is for {phi.heads} heads of {phi.dim} dimensions, the model "
                 f"has {heads} heads of {dim}; expected maps fitted to this model"
             )
         return phi
@@ -193,27 +169,17 @@ class _Fitted(_Attention):
 class _Summarised(_Attention):
     """Attention by summaries, for encoders."""
 
-    has_map = False
-
     def __init__(self, method: SummarisedAttention) -> None:
         self.method = method
 
     @override
-    def attend(self, module: nn.Module, call: AttentionCall) -> Tensor:
+    def method_of(self, call: AttentionCall) -> Method:
         if call.is_causal:
             raise ValueError(
-                f"the attention of {type(module).__name__} is causal, and summarised attention is for encoders; "
+                f"the attention of {type(call.module).__name__} is causal, and summarised attention is for encoders; "
                 "expected a feature map (attn_implementation='hrf', or convert), or exact attention"
             )
-        return attention(
-            call.query,
-            call.key,
-            call.value,
-            self.method,
-            key_padding_mask=call.ignore,
-            query_padding_mask=call.ignore if call.is_self else None,
-            scale=call.scale,
-        )
+        return self.method
 
 
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
@@ -232,67 +198,48 @@ def _is_finite(output: Tensor) -> bool:
     return math.isfinite(float(output.detach().sum())) or bool(output.isfinite().all())
 
 
-def _decodable(call: AttentionCall, dropout: float) -> bool:
-    """Whether a state may be kept for later calls: causal, without gradients or dropout, and not compiled."""
-    return call.is_causal and not (dropout or torch.is_grad_enabled() or torch.compiler.is_compiling())
-
-
-def _decoded(call: AttentionCall, feature_map: FeatureMap, keys: Tensor) -> Tensor:
-    """Attend from the state that is kept beside the cache, if there is one, and keep the next one."""
-    layer = layer_of(keys)
-    feature_map.to(call.query.device)
-    if layer is None and call.query.shape[2] == 1 < call.key.shape[2]:
-        return attend(call, feature_map)  # twice as fast as to build a state that no call would find
-    return attend_and_keep(call, feature_map, layer)
-
-
 def _index(module: nn.Module) -> int:
     return getattr(module, "layer_idx", None) or 0
 
 
-def _operands(
-    call: AttentionCall,
-    source: Tensor,
-    learned: Sequence[Tensor] = (),
-    constants: Sequence[Tensor] = (),
-    layer: int = 0,
-) -> Operands:
-    query, paired = call.rows()
-    return Operands(
-        query,
-        call.key,
-        call.value,
-        source,
-        learned,
-        constants,
-        key_padding_mask=call.ignore,
-        layer=layer,
-        is_causal=paired,
-        fixed_centres=call.is_causal,
-        scale=call.scale,
-    )
-
-
-def attend(call: AttentionCall, feature_map: FeatureMap, denominator: Rule | Denominator = "clamp") -> Tensor:
+def attend(call: AttentionCall, method: Method, denominator: Rule | Denominator = "clamp") -> Tensor:
     """Run `hrf.attention` for a call: ``(B, H, L, d_v)``."""
-    if torch.compiler.is_compiling():
-        output = call_operator(_operands(call, feature_map.handle, *tensors_of(feature_map)))
-        return output[:, :, -call.query.shape[2] :]
-    feature_map.to(call.query.device)
-    if call.is_causal:
-        # A single query attends to all keys so far and is no causal call, but centres must stay for it, too.
-        feature_map = feature_map.with_fixed_centres()
     query, paired = call.rows()
-    output = attention(
-        query,
-        call.key,
-        call.value,
-        feature_map,
-        is_causal=paired,
-        key_padding_mask=call.ignore,
-        scale=call.scale,
-        denominator=denominator,
-    )
+    if isinstance(method, SummarisedAttention):
+        output = attention(
+            query,
+            call.key,
+            call.value,
+            method,
+            key_padding_mask=call.ignore,
+            query_padding_mask=call.ignore if call.is_self else None,
+            scale=call.scale,
+        )
+    elif torch.compiler.is_compiling():
+        learned, constants = tensors_of(method) if isinstance(method, FeatureMap) else ((), ())
+        operands = Operands(
+            *(query, call.key, call.value, method.handle, learned, constants),
+            key_padding_mask=call.ignore,
+            layer=_index(call.module),
+            is_causal=paired,
+            fixed_centres=call.is_causal,
+            scale=call.scale,
+        )
+        output = call_operator(operands)
+    else:
+        assert isinstance(method, FeatureMap)
+        phi = method.to(query.device)
+        output = attention(
+            query,
+            call.key,
+            call.value,
+            # A single query attends to all keys so far and is no causal call, but centres must stay for it, too.
+            phi.with_fixed_centres() if call.is_causal else phi,
+            is_causal=paired,
+            key_padding_mask=call.ignore,
+            scale=call.scale,
+            denominator=denominator,
+        )
     return output[:, :, -call.query.shape[2] :]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -37,7 +36,6 @@ __all__ = [
     "is_ours",
     "refuse",
     "why_unsupported",
-    "windowed",
 ]
 
 # Masks for Hugging Face models, as far as linear attention can honour them: padding of keys, and causality.
@@ -45,7 +43,7 @@ __all__ = [
 # A model makes its mask once (`mask`, registered with Transformers) and passes it to the attention of every layer
 # (`AttentionCall.of`). In between, a causal mask is ``(B, S)``, with S the number of keys up to the last query, and a
 # bidirectional mask ``(B, 1, 1, S)``, which broadcasts to the weights; True marks keys to attend to. Layers with a
-# sliding window shorter than the sequence get a mask of pairs, ``(B, 1, L, S)``, and keep exact attention (`windowed`).
+# sliding window shorter than the sequence get a mask of pairs, ``(B, 1, L, S)``, and keep exact attention.
 
 
 _WHY = "linear attention never forms the weight of a pair: it honours causality and padding of keys, no other mask"
@@ -110,8 +108,9 @@ def mask(
     width = int(q_offset) + q_length - kv_offset if is_causal else kv_length
     kept = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if kept is None:
-        kept = torch.ones(batch_size, kv_offset + width, dtype=torch.bool, device=device)
-    kept = kept[:, kv_offset : kv_offset + width]
+        kept = torch.ones(batch_size, width, dtype=torch.bool, device=device)
+    else:
+        kept = kept[:, kv_offset : kv_offset + width]
     made = kept if is_causal else kept[:, None, None]
     if not torch.compiler.is_compiling():
         setattr(made, _ATTRIBUTE, (_ignored(kept),))  # once for all layers
@@ -119,26 +118,35 @@ def mask(
 
 
 class AttentionCall(NamedTuple):
-    """Arguments of one call of the attention of a layer.
+    """One call of the attention of a layer: what Transformers passes, checked and in one form.
 
     Attributes:
+        module: attention module.
         query: ``(B, H, L, d)``.
         key: ``(B, H_kv, S, d)``, up to the last query if causal.
         value: ``(B, H_kv, S, d_v)``.
         ignore: keys to ignore, booleans ``(B, S)``, or ``None``.
         is_causal: whether query i sees the keys 0 … S − L + i only.
         scale: factor of the logits.
+        dropout: probability to drop a key.
         is_self: whether queries and keys are the same tokens, as far as the module tells: padding of the keys is
             padding of the queries then.
+        pairs: pairs to attend to, booleans ``(B, 1, L, S)``, in a layer whose window is shorter than the sequence and
+            which keeps exact attention; or ``None``.
+        wants_weights: whether the model asks for the weights, too.
     """
 
+    module: nn.Module
     query: Tensor
     key: Tensor
     value: Tensor
     ignore: Tensor | None
     is_causal: bool
     scale: float
+    dropout: float = 0.0
     is_self: bool = False
+    pairs: Tensor | None = None
+    wants_weights: bool = False
 
     @classmethod
     def of(
@@ -148,38 +156,35 @@ class AttentionCall(NamedTuple):
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None,
-        scaling: float | None,
-        is_causal: bool | None,
-        others: dict[str, Any],
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        **others: Any,
     ) -> AttentionCall:
-        """Read the arguments that Transformers passes; refuse those that cannot be honoured."""
-        _check_arguments(module, others)
-        if attention_mask is None:
-            causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-            if causal and query.shape[2] not in (1, key.shape[2]):
+        """Read the arguments of an attention function of Transformers; refuse those that cannot be honoured."""
+        for name in _REFUSED:
+            if others.get(name) is not None:
                 raise ValueError(
-                    f"{type(module).__name__} is causal and has no mask for its {query.shape[2]} queries and "
-                    f"{key.shape[2]} keys; expected as many queries as keys, or a mask"
+                    f"{type(module).__name__} passes {name}, which changes the weights of pairs ({_WHY})"
                 )
-        elif attention_mask.ndim == 2:
-            causal = True
-        elif attention_mask.dtype == torch.bool and attention_mask.shape[1:-1] == (1, 1):
-            causal = False
-        else:
-            raise ValueError(
-                f"attention_mask is a tensor of {attention_mask.dtype} and shape {tuple(attention_mask.shape)}; "
-                f"expected None, (batch, keys), or booleans (batch, 1, 1, keys) ({_WHY})"
-            )
+        pairs = attention_mask if _is_windowed(module, query, attention_mask) else None
+        mask = attention_mask if pairs is None else None
+        causal = pairs is None and _is_causal(module, query, key, mask, is_causal)
         ignore = None
-        if attention_mask is not None:
-            width = attention_mask.shape[-1]
+        if mask is not None:
+            width = mask.shape[-1]
             if width != key.shape[2]:
                 key, value = key[:, :, :width], value[:, :, :width]
-            ignore = _ignored(attention_mask)
+            ignore = _ignored(mask)
             ignore = None if ignore is None else ignore.expand(len(key), -1)
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        is_self = query.shape[2] == key.shape[2] and (causal or not _is_crossed(module))
-        return cls(query, key, value, ignore, causal, scale, is_self)
+        return cls(
+            *(module, query, key, value, ignore, causal),
+            scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+            dropout=dropout,
+            is_self=query.shape[2] == key.shape[2] and (causal or not _is_crossed(module)),
+            pairs=pairs,
+            wants_weights=bool(others.get("output_attentions")),
+        )
 
     def rows(self) -> tuple[Tensor, bool]:
         """Return queries, one per key if causal, and whether they are: a cache may hold more keys than queries."""
@@ -188,31 +193,24 @@ class AttentionCall(NamedTuple):
         # Outputs of added queries are dropped.
         return F.pad(self.query, (0, 0, keys - length, 0)) if paired and keys > length else self.query, paired
 
-    def exact(self, dropout: float = 0.0) -> Tensor:
+    def exact(self) -> Tensor:
         """Compute the attention exactly: ``(B, H, L, d_v)``."""
         length, keys = self.query.shape[2], self.key.shape[2]
-        seen = self.query.new_ones(length, keys, dtype=torch.bool)
-        if self.is_causal:
-            seen = seen.tril(keys - length)
-        if self.ignore is not None:
-            seen = seen & ~self.ignore[:, None, None]
+        seen = self.pairs
+        if seen is None:
+            seen = self.query.new_ones(length, keys, dtype=torch.bool)
+            if self.is_causal:
+                seen = seen.tril(keys - length)
+            if self.ignore is not None:
+                seen = seen & ~self.ignore[:, None, None]
         key, value = (self.for_queries(tensor) for tensor in (self.key, self.value))
         return F.scaled_dot_product_attention(
-            self.query, key, value, attn_mask=seen, dropout_p=dropout, scale=self.scale
+            self.query, key, value, attn_mask=seen, dropout_p=self.dropout, scale=self.scale
         )
 
     def for_queries(self, tensor: Tensor) -> Tensor:
         """Repeat the heads of keys or values, one per query head."""
         return tensor.repeat_interleave(self.query.shape[1] // tensor.shape[1], 1)
-
-
-def _check_arguments(module: nn.Module, others: Mapping[str, Any]) -> None:
-    """Refuse arguments that change the weights."""
-    for name in _REFUSED:
-        if others.get(name) is not None:
-            raise ValueError(
-                f"{type(module).__name__} passes {name}, which changes the weights of pairs ({_WHY})"
-            )
 
 
 def has_window(module: nn.Module) -> bool:
@@ -226,21 +224,33 @@ def has_window(module: nn.Module) -> bool:
     return getattr(config, "sliding_window", None) is not None
 
 
-def windowed(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    others: Mapping[str, Any],
-) -> tuple[Tensor, None] | None:
-    """Return PyTorch's attention for a layer whose window is shorter than the sequence, ``None`` for all others."""
+def _is_windowed(module: nn.Module, query: Tensor, attention_mask: Tensor | None) -> bool:
+    """Return whether a mask is one of pairs, for a layer whose window is shorter than the sequence."""
     if attention_mask is None or attention_mask.ndim != 4 or attention_mask.shape[2] != query.shape[2]:
-        return None
-    if not has_window(module):
-        return None
-    _check_arguments(module, others)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+        return False
+    return has_window(module)
+
+
+def _is_causal(
+    module: nn.Module, query: Tensor, key: Tensor, attention_mask: Tensor | None, is_causal: bool | None
+) -> bool:
+    """Tell causal calls from bidirectional ones by their masks, or without a mask by what the module says."""
+    if attention_mask is None:
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        if causal and query.shape[2] not in (1, key.shape[2]):
+            raise ValueError(
+                f"{type(module).__name__} is causal and has no mask for its {query.shape[2]} queries and "
+                f"{key.shape[2]} keys; expected as many queries as keys, or a mask"
+            )
+        return causal
+    if attention_mask.ndim == 2:
+        return True
+    if attention_mask.dtype == torch.bool and attention_mask.shape[1:-1] == (1, 1):
+        return False
+    raise ValueError(
+        f"attention_mask is a tensor of {attention_mask.dtype} and shape {tuple(attention_mask.shape)}; "
+        f"expected None, (batch, keys), or booleans (batch, 1, 1, keys) ({_WHY})"
+    )
 
 
 def _ignored(attended: Tensor) -> Tensor | None:

@@ -21,7 +21,6 @@ from hrf.integrations.transformers.interface import (
     has_window,
     is_ours,
     why_unsupported,
-    windowed,
 )
 
 __all__ = [
@@ -61,28 +60,15 @@ class Observer:
     Calls with a window that is shorter than the sequence are not seen: they stay exact.
     """
 
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        is_causal: bool | None = None,
-        **others: Any,
-    ) -> tuple[Tensor, None]:
+    def __call__(self, *arguments: Any, **options: Any) -> tuple[Tensor, None]:
         """Attend exactly."""
-        options = {"scaling": scaling, "is_causal": is_causal, **others}
-        exact = windowed(module, query, key, value, attention_mask, options)
-        if exact is not None:
-            return exact
-        call = AttentionCall.of(module, query, key, value, attention_mask, scaling, is_causal, others)
+        call = AttentionCall.of(*arguments, **options)
         output = call.exact()
-        self.see(module, call, output)
+        if call.pairs is None:
+            self.see(call, output)
         return output.transpose(1, 2), None
 
-    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
+    def see(self, call: AttentionCall, output: Tensor) -> None:
         """Take note of a call and its output, ``(B, H, L, d_v)``."""
         raise NotImplementedError
 
@@ -163,8 +149,8 @@ class Recorder(Observer):
         self.samples: dict[nn.Module, tuple[list[Tensor], list[Tensor]]] = {}
 
     @override
-    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
-        kept = self.samples.setdefault(module, ([], []))
+    def see(self, call: AttentionCall, output: Tensor) -> None:
+        kept = self.samples.setdefault(call.module, ([], []))
         for sample, vectors in zip(kept, (call.query, call.for_queries(call.key)), strict=True):
             tokens = _tokens(vectors, call.ignore)
             chosen = torch.randperm(tokens.shape[1], generator=self.generator)[: self.quota]
@@ -190,8 +176,8 @@ class Meter(Observer):
         self._exact: dict[nn.Module, list[float]] = {module: [] for module in maps}
 
     @override
-    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
-        phi = self.maps.get(module)
+    def see(self, call: AttentionCall, output: Tensor) -> None:
+        module, phi = call.module, self.maps.get(call.module)
         if phi is None:
             return
         estimate = attend(call, phi, self._rules[module])
@@ -255,7 +241,7 @@ class _Probe(Observer):
         return super().__call__(module, *args, **options)
 
     @override
-    def see(self, module: nn.Module, call: AttentionCall, output: Tensor) -> None:
+    def see(self, call: AttentionCall, output: Tensor) -> None:
         pass
 
 
