@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import hrf
-from hrf.integrations.transformers import attention, linear_cache, register
+from hrf.integrations.transformers import attention, caches, register
 from integrations.models import BATCH, LENGTH, VOCABULARY
 
 
@@ -58,4 +58,4 @@ class ExactState:
 @pytest.fixture
 def with_exact(monkeypatch):
     monkeypatch.setattr(attention, "attention", exact)
-    monkeypatch.setattr(linear_cache, "AttentionState", ExactState)
+    monkeypatch.setattr(caches, "AttentionState", ExactState)

@@ -23,6 +23,7 @@ from typing_extensions import Self
 
 from hrf import _core as core
 from hrf._attention.summarised.causal import (
+    BASE,
     EVERY,
     OPENING,
     PAD,
@@ -33,6 +34,8 @@ from hrf._attention.summarised.causal import (
     block_levels,
     causal_sums,
 )
+
+from hrf._attention.summarised.method import SummarisedAttention
 
 __all__ = ["SummarisedState"]
 
@@ -82,6 +85,14 @@ class SummarisedState:
         self._width = 0
         self._kept: list[dict[tuple[int, int], _Kept]] = []
 
+    @classmethod
+    def of(cls, method: SummarisedAttention, dim: int, scale: float) -> Self:
+        """Return a state for calls with a method, for heads of ``dim`` dimensions."""
+        if method.target_error is not None:
+            raise ValueError(f"a cache came with {method}, whose tolerance depends on the call; expected a number")
+        base = BASE if method.tolerance else 1 << 62
+        return cls(Choices(math.sqrt(scale), float(method.tolerance), method.angles(dim), base))
+
     @torch.no_grad()
     def attend(self, query: Tensor, key: Tensor, value: Tensor, ignore: Tensor | None = None) -> Tensor:
         """Add tokens, and return what their queries read: ``(B, H, L, d_v)``, zeros for padding.
@@ -90,14 +101,12 @@ class SummarisedState:
             query: ``(B, H, L, d)``, float32 or float64.
             key: ``(B, H_kv, L, d)``.
             value: ``(B, H_kv, L, d_v)``.
-            ignore: padding among all tokens so far, booleans ``(B, S)``: at the beginning of an item only.
+            ignore: padding among these tokens, booleans ``(B, L)``: before the first token of an item only.
         """
         batch, heads, length, _ = query.shape
+        self._add_padding(batch, length, ignore)
         self._add(key, value, heads)
-        self._set_padding(batch, ignore)
         assert self._first is not None
-        room = self._keys.shape[2], self._earlier.shape[2]
-        assert self.length <= room[0]
         served = core.serves(query, key, value)
         if length > FEW or not served:
             return self._many(query, served)
@@ -112,9 +121,9 @@ class SummarisedState:
     def _add(self, key: Tensor, value: Tensor, heads: int) -> None:
         """Write keys and values behind the others."""
         batch, key_heads, length, dim = key.shape
+        self._width = value.shape[-1]
         if not self._kept:
-            d, w = (n + -n % PAD for n in (dim, value.shape[-1]))
-            self._width = value.shape[-1]
+            d, w = (n + -n % PAD for n in (dim, self._width))
             self._keys, self._values = key.new_zeros(batch, key_heads, 0, d), value.new_zeros(batch, key_heads, 0, w)
             self._earlier, self._masses = key.new_zeros(batch, heads, 0, d), key.new_zeros(batch, heads, 0)
             self._kept = [{} for _ in range(batch)]
@@ -130,23 +139,19 @@ class SummarisedState:
         self._keys[:, :, own, :dim], self._values[:, :, own, : self._width] = key, value
         self.length = end
 
-    def _set_padding(self, batch: int, ignore: Tensor | None) -> None:
+    def _add_padding(self, batch: int, length: int, ignore: Tensor | None) -> None:
+        """Note where the tokens of each item begin."""
+        if self._first is None:
+            self._first = torch.zeros(batch, dtype=torch.long)
         if ignore is None:
-            first = torch.zeros(batch, dtype=torch.long) if self._first is None else self._first
-        else:
-            first = (~ignore).to(torch.uint8).argmax(-1).where(~ignore.all(-1), ignore.shape[-1]).cpu()
-            if ignore.shape[-1] != self.length or bool((ignore.sum(-1).cpu() != first).any()):
-                raise ValueError(
-                    "padding stands between tokens, or after them; expected padding on the left of each sequence only, "
-                    "for all tokens of the cache"
-                )
-        if self._first is not None and not torch.equal(first.clamp(max=self._known()), self._first.clamp(max=self._known())):
-            raise ValueError("the padding differs from the one of earlier calls; expected the same for the same tokens")
-        self._first = first
-
-    def _known(self) -> int:
-        """Return how many tokens had their padding told before."""
-        return int(self._first.max()) if self._first is not None else 0
+            return
+        real = ~ignore.cpu()
+        leading = real.to(torch.uint8).argmax(-1).where(real.any(-1), length)
+        if bool((length - leading != real.sum(-1)).any()) or bool((leading > 0)[self._first < self.length].any()):
+            raise ValueError(
+                "padding stands between tokens, or after them; a SummarisedCache expects padding on the left only"
+            )
+        self._first = self._first + leading
 
     def _many(self, query: Tensor, served: bool) -> Tensor:
         """Compute many new queries at once."""
@@ -283,13 +288,13 @@ class SummarisedState:
             "padding": self._first,
         }
 
-    def load(self, tensors: dict[str, Tensor], width: int) -> Self:
-        """Continue from what `tensors` returned; ``width`` is d_v."""
+    def load(self, tensors: dict[str, Tensor]) -> Self:
+        """Continue from what `tensors` returned."""
         if tensors:
             self._keys, self._values, self._earlier, self._masses = (
                 tensors[name].contiguous() for name in ("keys", "values", "queries", "masses")
             )
-            self._first, self.length, self._width = tensors["padding"].cpu(), self._keys.shape[2], width
+            self._first, self.length = tensors["padding"].cpu(), self._keys.shape[2]
             self._kept = [{} for _ in range(len(self._keys))]
         return self
 

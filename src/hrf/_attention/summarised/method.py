@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from typing import Literal, NamedTuple
@@ -147,6 +148,12 @@ class SummarisedAttention:
         aim = "" if self.target_error is None else f", target_error={self.target_error:g}"
         sizes = f"n_groups={self.n_groups}, n_clusters={self.n_clusters}"
         return f"SummarisedAttention({sizes}, tolerance={self.tolerance!r}{aim})"
+
+    def with_rotary(self, angles: Tensor | None) -> SummarisedAttention:
+        """Return the method for queries and keys with these rotary angles."""
+        other = copy.copy(self)
+        other.rotary = angles
+        return other
 
     def angles(self, dim: int) -> Tensor | None:
         """Return the rotary angles per position for heads of ``dim`` dimensions, if there are any."""

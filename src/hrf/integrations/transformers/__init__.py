@@ -19,7 +19,7 @@ except ImportError as error:
 from hrf.integrations.transformers.attention import load_maps, register, save_maps
 from hrf.integrations.transformers.conversion import Report, convert
 from hrf.integrations.transformers.interface import FITTED
-from hrf.integrations.transformers.linear_cache import LinearCache
+from hrf.integrations.transformers.caches import LinearCache, SummarisedCache
 from hrf.integrations.transformers.support import LayerReport, Support, check
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "LayerReport",
     "LinearCache",
     "Report",
+    "SummarisedCache",
     "Support",
     "check",
     "convert",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from typing_extensions import override
 
 from hrf._attention import Denominator, SummarisedAttention, attention
@@ -31,7 +33,7 @@ from hrf.integrations.transformers.interface import (
     has_window,
     refuse,
 )
-from hrf.integrations.transformers.linear_cache import layer_of
+from hrf.integrations.transformers.caches import layer_of
 from hrf.nn import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
 from hrf.registry import Handled
@@ -167,19 +169,44 @@ class _Fitted(_Attention):
 
 
 class _Summarised(_Attention):
-    """Attention by summaries, for encoders."""
+    """Attention by summaries."""
 
     def __init__(self, method: SummarisedAttention) -> None:
         self.method = method
 
     @override
     def method_of(self, call: AttentionCall) -> Method:
-        if call.is_causal:
-            raise ValueError(
-                f"the attention of {type(call.module).__name__} is causal, and summarised attention is for encoders; "
-                "expected a feature map (attn_implementation='hrf', or convert), or exact attention"
-            )
-        return self.method
+        if not call.is_causal or self.method.rotary is not None or torch.compiler.is_compiling():
+            return self.method
+        methods = call.module.__dict__.setdefault("hrf_methods", {})
+        if self not in methods:
+            methods[self] = self.method.with_rotary(rotary_angles(call.module))
+        return methods[self]
+
+
+def rotary_angles(module: nn.Module) -> Tensor | None:
+    """Return the angles per position of the rotary embeddings of an attention module's model, ``(half,)``.
+
+    ``None`` where its configuration names none, or where its planes are other than (k, k + half).
+    """
+    rotate = getattr(sys.modules[type(module).__module__], "rotate_half", None)
+    config = getattr(module, "config", None)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kind = getattr(module, "layer_type", None)
+    if kind in parameters:  # one set of parameters per kind of layer
+        parameters = parameters[kind]
+    if rotate is None or "rope_theta" not in parameters:
+        return None
+    if rotate(torch.arange(4.0)).tolist() != [-2.0, -3.0, 0.0, 1.0]:
+        return None
+    name = parameters.get("rope_type", "default")
+    if name in ROPE_INIT_FUNCTIONS:
+        own = {"layer_type": kind} if kind in config.rope_parameters else {}
+        found: Tensor = ROPE_INIT_FUNCTIONS[name](config, torch.device("cpu"), **own)[0]
+        return found
+    dim = getattr(module, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    half = int(dim * parameters.get("partial_rotary_factor", 1.0)) // 2
+    return parameters["rope_theta"] ** (-torch.arange(half, dtype=torch.double) / half)
 
 
 def _maps(module: nn.Module) -> dict[str, FeatureMap]:
@@ -207,10 +234,11 @@ def attend(call: AttentionCall, method: Method, denominator: Rule | Denominator 
     query, paired = call.rows()
     if isinstance(method, SummarisedAttention):
         output = attention(
-            query,
+            call.query,
             call.key,
             call.value,
             method,
+            is_causal=call.is_causal,
             key_padding_mask=call.ignore,
             query_padding_mask=call.ignore if call.is_self else None,
             scale=call.scale,
