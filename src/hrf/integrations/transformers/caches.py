@@ -373,7 +373,8 @@ class LinearCache(AttendingCache):
         model: model of Transformers that uses `hrf` (see `register` and `convert`).
 
     >>> import torch, transformers
-    >>> from hrf.integrations.transformers import LinearCache
+    >>> from hrf.integrations.transformers import LinearCache, register
+    >>> register("hrf", "positive")
     >>> sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     >>> config = transformers.LlamaConfig(**sizes)
     >>> model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="hrf")
