@@ -11,7 +11,7 @@ import torch
 from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, DynamicCache, EncoderDecoderCache
 
 import hrf
-from hrf.integrations.transformers import LinearCache, convert, linear_cache, register
+from hrf.integrations.transformers import LinearCache, caches, convert, register
 from integrations.models import (
     GROUPED,
     LAYERS,
@@ -43,13 +43,13 @@ QUIET = {"do_sample": False, "pad_token_id": 0}
 @pytest.fixture
 def mapped(monkeypatch):
     """Record the number of tokens that each call of a state gets."""
-    found, prefill = [], linear_cache.AttentionState.prefill
+    found, prefill = [], caches.AttentionState.prefill
 
     def recorded(self, query, key, value, **options):
         found.append(key.shape[2])
         return prefill(self, query, key, value, **options)
 
-    monkeypatch.setattr(linear_cache.AttentionState, "prefill", recorded)
+    monkeypatch.setattr(caches.AttentionState, "prefill", recorded)
     return found
 
 
