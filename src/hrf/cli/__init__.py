@@ -20,6 +20,7 @@ Examples:
 
 \b
 hrf advise queries.npy keys.npy --scale 0.125
+hrf check-model path/to/decoder --text book.txt
 hrf reproduce angles
 hrf reproduce --list
 """
@@ -42,6 +43,8 @@ def application() -> typer.Typer:
     from hrf import __version__
     from hrf.cli.advise import HELP as ADVISE
     from hrf.cli.advise import advise
+    from hrf.cli.check_model import HELP as CHECK_MODEL
+    from hrf.cli.check_model import check_model
 
     app = typer.Typer(
         name="hrf",
@@ -65,6 +68,7 @@ def application() -> typer.Typer:
         """Take the options that stand before a command."""
 
     app.command(help=ADVISE)(advise)
+    app.command("check-model", help=CHECK_MODEL)(check_model)
     added = {entry.name: entry.load() for entry in entry_points(group="hrf.commands")}
     for name, command in added.items():
         app.command(name, help=command.__doc__)(command)

@@ -155,6 +155,12 @@ class SummarisedAttention:
         other.rotary = angles
         return other
 
+    def with_report(self, report: SummaryReport) -> SummarisedAttention:
+        """Return the method with a report of its own."""
+        other = copy.copy(self)
+        other.report = report
+        return other
+
     def angles(self, dim: int) -> Tensor | None:
         """Return the rotary angles per position for heads of ``dim`` dimensions, if there are any."""
         if self.rotary is None or isinstance(self.rotary, Tensor):

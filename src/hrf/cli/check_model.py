@@ -1,0 +1,47 @@
+"""``hrf check-model``: a decoder with summarised attention on a text of the user's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from hrf.report import needs_extra, one_sentence
+
+__all__ = ["HELP", "check_model"]
+
+HELP = """Compare a decoder of Transformers with summarised and with exact attention on a text.
+
+Reports perplexity, the heads with the largest errors, time, and a verdict. Nothing is trained or changed.
+
+Examples:
+
+\b
+hrf check-model HuggingFaceTB/SmolLM2-135M --text book.txt
+hrf check-model path/to/model --text book.txt --tokens 8192 --tolerance 0.5
+"""
+
+
+def check_model(
+    name: str = typer.Argument(help="Name or folder of a decoder, as from_pretrained takes it."),
+    text: Path = typer.Option(..., help="Text file, in the encoding UTF-8."),
+    tokens: int = typer.Option(4096, help="Length of the passage, from the beginning of the text."),
+    tolerance: float = typer.Option(1.0, help="Tolerance of summarised attention; 0 is exact."),
+) -> None:
+    with one_sentence():
+        with needs_extra("transformers"):
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+
+            from hrf._attention import SummarisedAttention
+            from hrf.integrations.transformers import check_decoder
+        content = text.read_text(encoding="utf-8")
+        typer.echo(f"loading {name}", err=True)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(name).eval()
+        ids = tokenizer(content, return_tensors="pt")["input_ids"][:, :tokens]
+        if ids.shape[1] < tokens:
+            typer.echo(f"the text has {ids.shape[1]:,} tokens only", err=True)
+        typer.echo(f"reading {ids.shape[1]:,} tokens three times", err=True)
+        typer.echo(str(check_decoder(model, ids, SummarisedAttention(tolerance=tolerance))))
+    sys.stdout.flush()
