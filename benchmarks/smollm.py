@@ -30,15 +30,14 @@ JOINED = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "unknown"), 
 
 def load() -> tuple[Any, Any]:
     """Return tokenizer and model."""
-    if find_spec(PACKAGE) is None:
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"No module named {PACKAGE!r}", name=PACKAGE)
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    spec = find_spec(PACKAGE)
-    assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype=torch.float32)
@@ -56,7 +55,10 @@ def passages(tokenizer: Any, text: str, split: str, n: int, length: int) -> list
     if step <= 0:
         raise ValueError(f"{n} passages of {length} tokens do not fit {text}, {split}")
     starts = (found.find("\n", i * step) for i in range(n))
-    ids = (tokenizer(found[start : start + length * CHARACTERS], return_tensors="pt")["input_ids"] for start in starts)
+    ids = (
+        tokenizer(found[start : start + length * CHARACTERS], return_tensors="pt")["input_ids"]
+        for start in starts
+    )
     return [own[:, :length] for own in ids]
 
 

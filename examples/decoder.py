@@ -1,14 +1,15 @@
-"""A pretrained decoder, SmolLM2-135M, with summarised attention in all layers, nothing trained: ``make example-decoder``.
+"""A pretrained decoder, SmolLM2-135M, with summarised attention in all layers, nothing trained.
 
-Four parts: perplexity on WikiText-2 and Penn Treebank; passkeys hidden in long prompts; time to the first token and per
-token; errors beside block-sparse attention at equal exact pairs and at equal time. The constants of the method were
-chosen on the first 8,192 tokens of WikiText-2's test split, which is not used here: its validation split and the test split
-of Penn Treebank are.
+``make example-decoder`` runs four parts: perplexity on WikiText-2 and Penn Treebank; passkeys hidden in long prompts; time
+to the first token and per token; errors beside block-sparse attention at equal exact pairs and at equal time. The
+constants of the method were chosen on the first 8,192 tokens of WikiText-2's test split, which is not used here: its
+validation split and the test split of Penn Treebank are.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -36,7 +37,17 @@ LENGTHS, PASSAGES = (2048, 4096, 8192), 4
 DEPTHS, PROMPT = 10, 8192
 TIMED, NEW_TOKENS = (2048, 4096, 8192), 32
 BLOCK, STRIDE = 64, 8  # of block-sparse attention
-SHARES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)  # of the mass that blocks are chosen to hold, as estimated
+SHARES = (
+    0.6,
+    0.7,
+    0.8,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    0.995,
+)  # of the mass that blocks are chosen to hold, as estimated
+NAMES = ("sdpa", "hrf-summarised")  # of attention, exact first
 THETA = 1e5  # of the model's rotary embeddings
 
 
@@ -49,7 +60,10 @@ def measure_perplexity() -> list[dict[str, Any]]:
     tokenizer, model = smollm.load()
     found = []
     for text, length in steps([(text, n) for text in TEXTS for n in LENGTHS], "perplexity"):
-        reports = [check_decoder(model, ids) for ids in smollm.passages(tokenizer, text, TEXTS[text], PASSAGES, length)]
+        reports = [
+            check_decoder(model, ids)
+            for ids in smollm.passages(tokenizer, text, TEXTS[text], PASSAGES, length)
+        ]
         losses = [[math.log(u) for u in (r.perplexity, r.exact_perplexity)] for r in reports]
         ours, exact = (math.exp(sum(u) / len(reports)) for u in zip(*losses, strict=True))
         errors = torch.stack([r.errors for r in reports])
@@ -74,12 +88,33 @@ def measure_perplexity() -> list[dict[str, Any]]:
 
 def show_perplexity(console: Console, found: list[dict[str, Any]]) -> None:
     """Print the results of `measure_perplexity`."""
-    header = ["text", "tokens", "exact", "summarised", "change", "worst", "KL", "same top", "pairs exact", "model faster"]
+    header = [
+        "text",
+        "tokens",
+        "exact",
+        "summarised",
+        "change",
+        "worst",
+        "KL",
+        "same top",
+        "pairs exact",
+        "model faster",
+    ]
     rows = [
         [
-            *(row["text"], f"{row['tokens']:,}", f"{row['exact_perplexity']:.3f}", f"{row['perplexity']:.3f}"),
+            *(
+                row["text"],
+                f"{row['tokens']:,}",
+                f"{row['exact_perplexity']:.3f}",
+                f"{row['perplexity']:.3f}",
+            ),
             *(f"{row['perplexity'] / row['exact_perplexity'] - 1:+.2%}", f"{row['largest_change']:+.2%}"),
-            *(f"{row['kl']:.4f}", f"{row['same_top']:.1%}", f"{row['exact_share']:.1%}", f"{row['speed']:.2f}"),
+            *(
+                f"{row['kl']:.4f}",
+                f"{row['same_top']:.1%}",
+                f"{row['exact_share']:.1%}",
+                f"{row['speed']:.2f}",
+            ),
         ]
         for row in found
     ]
@@ -107,7 +142,7 @@ def measure_passkeys() -> list[dict[str, Any]]:
         key = str(int(torch.randint(10_000, 100_000, (1,), generator=generator)))
         prompt = prompt_with_key(tokenizer, filler, i / (DEPTHS - 1), key)
         row: dict[str, Any] = {"depth": i / (DEPTHS - 1), "key": key}
-        for name in ("sdpa", "hrf-summarised"):
+        for name in NAMES:
             model.set_attn_implementation(name)
             cache = SummarisedCache(model) if name != "sdpa" else None
             options = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
@@ -119,9 +154,7 @@ def measure_passkeys() -> list[dict[str, Any]]:
 
 def show_passkeys(console: Console, found: list[dict[str, Any]]) -> None:
     """Print the results of `measure_passkeys`."""
-    rows = [
-        [f"{row['depth']:.0%}", *("found" if row[name] else "missed" for name in ("sdpa", "hrf-summarised"))] for row in found
-    ]
+    rows = [[f"{row['depth']:.0%}", *("found" if row[name] else "missed" for name in NAMES)] for row in found]
     console.print(table(["depth", "exact", "summarised"], rows, title=f"Passkeys in {PROMPT:,} tokens"))
 
 
@@ -132,7 +165,7 @@ def measure_times() -> list[dict[str, Any]]:
     found = []
     for length in steps(TIMED, "times"):
         ids = smollm.passages(tokenizer, "wikitext2", "valid", 1, length + NEW_TOKENS + 1)[0]
-        times: dict[str, list[list[float]]] = {name: [] for name in ("sdpa", "hrf-summarised")}
+        times: dict[str, list[list[float]]] = {name: [] for name in NAMES}
         memory: dict[str, int] = {}
         for _ in range(3):
             for name, own in times.items():
@@ -141,7 +174,9 @@ def measure_times() -> list[dict[str, Any]]:
                 start = time.perf_counter()
                 output = model(ids[:, :length], past_key_values=cache, use_cache=True, logits_to_keep=1)
                 cache, first = output.past_key_values, time.perf_counter() - start
-                model(ids[:, length : length + 1], past_key_values=cache)  # computes the blocks that steps read
+                model(
+                    ids[:, length : length + 1], past_key_values=cache
+                )  # computes the blocks that steps read
                 start = time.perf_counter()
                 for i in range(length + 1, length + 1 + NEW_TOKENS):
                     model(ids[:, i : i + 1], past_key_values=cache)
@@ -158,16 +193,22 @@ def measure_times() -> list[dict[str, Any]]:
 
 def show_times(console: Console, found: list[dict[str, Any]]) -> None:
     """Print the results of `measure_times`."""
-    rows = [
-        [
-            f"{row['tokens']:,}",
-            *(f"{row[f'{name}, {what}'] * unit:.{digits}f}" for what, unit, digits in (("first", 1, 2), ("each", 1e3, 0))
-              for name in ("sdpa", "hrf-summarised")),
-            *(f"{size / 2**20:.0f}" for size in row["memory"].values()),
+    rows = []
+    for row in found:
+        times = [f"{row[f'{name}, first']:.2f}" for name in NAMES] + [
+            f"{1e3 * row[f'{name}, each']:.0f}" for name in NAMES
         ]
-        for row in found
-    ]  # fmt: skip
-    header = ["prompt", "first token, s: exact", "summarised", "per token, ms: exact", "summarised", *(f"MiB: {k}" for k in found[0]["memory"])]
+        rows.append(
+            [f"{row['tokens']:,}", *times, *(f"{size / 2**20:.0f}" for size in row["memory"].values())]
+        )
+    header = [
+        "prompt",
+        "first token, s: exact",
+        "summarised",
+        "per token, ms: exact",
+        "summarised",
+        *(f"MiB: {k}" for k in found[0]["memory"]),
+    ]
     console.print(table(header, rows, title=f"Generation, {found[0]['threads']} thread(s)"))
 
 
@@ -177,7 +218,7 @@ def block_scores(q: Tensor, k: Tensor, kind: str) -> Tensor:
     "pooled" multiplies mean queries and mean keys of blocks, as in SpargeAttn; "antidiagonal" sums logits along
     antidiagonals of stride 8, as in XAttention; "oracle" knows the mass.
     """
-    heads, length, _ = q.shape
+    length = q.shape[1]
     blocks = length // BLOCK
     if kind == "pooled":
         logits = q.unflatten(1, (blocks, BLOCK)).mean(2) @ k.unflatten(1, (blocks, BLOCK)).mean(2).mT
@@ -187,9 +228,13 @@ def block_scores(q: Tensor, k: Tensor, kind: str) -> Tensor:
         rows = torch.cat([q[:, STRIDE - 1 - i :: STRIDE] for i in range(STRIDE)], -1)
         columns = torch.cat([k[:, i::STRIDE] for i in range(STRIDE)], -1)
         logits = rows @ columns.mT / STRIDE
-        weights = logits.masked_fill(torch.ones_like(logits[0], dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+        weights = logits.masked_fill(
+            torch.ones_like(logits[0], dtype=torch.bool).triu(1), -torch.inf
+        ).softmax(-1)
         return weights.unflatten(2, (blocks, -1)).sum(-1).unflatten(1, (blocks, -1)).mean(2)
-    weights = (q @ k.mT).masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+    weights = (
+        (q @ k.mT).masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+    )
     return weights.unflatten(2, (blocks, BLOCK)).sum(-1).unflatten(1, (blocks, BLOCK)).mean(2)
 
 
@@ -197,7 +242,9 @@ def block_sparse(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, share: float) 
     """Attend to the blocks that hold a share of the estimated mass, the first and the diagonal always."""
     order = scores.argsort(-1, descending=True)
     sums = scores.gather(-1, order).cumsum(-1)
-    kept = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, sums - scores.gather(-1, order) < share)
+    kept = torch.zeros_like(scores, dtype=torch.bool).scatter(
+        -1, order, sums - scores.gather(-1, order) < share
+    )
     kept[..., 0] = True
     kept |= torch.eye(kept.shape[-1], dtype=torch.bool)
     seen = kept.repeat_interleave(BLOCK, 1).repeat_interleave(BLOCK, 2).tril()
@@ -246,7 +293,7 @@ def measure_peers() -> dict[str, Any]:
 def at_share(rows: dict[str, list[float]], kind: str, share: float) -> float:
     """Interpolate the error of a block-sparse choice at a share of pairs, in logarithms."""
     points = sorted(own for name, own in rows.items() if name.startswith(kind))
-    for (a, low), (b, high) in zip(points, points[1:], strict=False):
+    for (a, low), (b, high) in itertools.pairwise(points):
         if a <= share <= b:
             return math.exp(math.log(low) + (math.log(high) - math.log(low)) * (share - a) / (b - a))
     return math.nan
@@ -259,8 +306,12 @@ def show_peers(console: Console, found: dict[str, Any]) -> None:
     lines = [["summarised", f"{error:.3f}", f"{error:.3f}"]]
     for kind in ("pooled", "antidiagonal", "oracle"):
         lines.append([kind, *(f"{at_share(rows, kind, at):.3f}" for at in (share, max(time_share, share)))])
-    title = f"Median error of heads, 4,096 tokens: {share:.0%} of the pairs exact; {time_share:.0%} of exact attention's time"
-    console.print(table(["attention", "at equal pairs", "at equal time, if choosing blocks were free"], lines, title=title))
+    title = f"Median error of heads, 4,096 tokens: {share:.0%} of the pairs, {time_share:.0%} of exact attention's time"
+    console.print(
+        table(
+            ["attention", "at equal pairs", "at equal time, if choosing blocks were free"], lines, title=title
+        )
+    )
 
 
 # Name: what measures, and what prints.
@@ -280,7 +331,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Texts are read from $HRF_DATA/wikitext2 and $HRF_DATA/ptb, by default below ../shared/data.",
     )
     parser.add_argument("part", nargs="*", default=[*PARTS], help=f"{', '.join(PARTS)}; default: all")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for decoder.json (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder for decoder.json (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
     if unknown := set(args.part) - set(PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; expected {', '.join(PARTS)}")

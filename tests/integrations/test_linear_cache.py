@@ -277,7 +277,9 @@ def test_files(build, steps, tokens, tmp_path):
 def test_files_of_other_models_are_refused(tokens, tmp_path):
     model, path = made(llama), tmp_path / "cache.safetensors"
     begun(model, tokens).save(path)
-    with pytest.raises(ValueError, match="which do not fit the 2 layers of a LinearCache for this Gemma3ForCausalLM"):
+    with pytest.raises(
+        ValueError, match="which do not fit the 2 layers of a LinearCache for this Gemma3ForCausalLM"
+    ):
         LinearCache.load(path, made(gemma))
     register("hrf", MAPS["positive"], seed=5)
     other = made(llama)

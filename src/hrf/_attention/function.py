@@ -53,8 +53,8 @@ def attention(
             logits. It may hide padding, the same keys for all queries and heads, and keys after the query; any other
             mask is refused. Reading it takes quadratic time: prefer ``is_causal`` and ``key_padding_mask``.
         dropout_p: probability to drop a key, for all queries of a head at once; the other values are scaled up.
-        is_causal: query i sees keys 0 … i. With a `hrf.SummarisedAttention` there may be more keys than queries, which
-            are the last ones then: query i of L sees keys 0 … S − L + i of S. A `ClusteredHybrid` with ``recenter`` then uses the centres it
+        is_causal: query i sees keys 0 … i. With a `hrf.SummarisedAttention` the L queries may be those of the last L of
+            S keys: query i sees keys 0 … S − L + i then. A `ClusteredHybrid` with ``recenter`` then uses the centres it
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
             the square of the length.
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator; or 0 and −inf.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -24,11 +24,14 @@ hrf check-model path/to/model --text book.txt --tokens 8192 --tolerance 0.5
 
 
 def check_model(
-    name: str = typer.Argument(help="Name or folder of a decoder, as from_pretrained takes it."),
-    text: Path = typer.Option(..., help="Text file, in the encoding UTF-8."),
-    tokens: int = typer.Option(4096, help="Length of the passage, from the beginning of the text."),
-    tolerance: float = typer.Option(1.0, help="Tolerance of summarised attention; 0 is exact."),
+    name: Annotated[str, typer.Argument(help="Name or folder of a decoder, as from_pretrained takes it.")],
+    text: Annotated[Path, typer.Option(help="Text file, in the encoding UTF-8.")],
+    tokens: Annotated[
+        int, typer.Option(help="Length of the passage, from the beginning of the text.")
+    ] = 4096,
+    tolerance: Annotated[float, typer.Option(help="Tolerance of summarised attention; 0 is exact.")] = 1.0,
 ) -> None:
+    """Run the comparison and print it."""
     with one_sentence():
         with needs_extra("transformers"):
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -44,4 +47,3 @@ def check_model(
             typer.echo(f"the text has {ids.shape[1]:,} tokens only", err=True)
         typer.echo(f"reading {ids.shape[1]:,} tokens three times", err=True)
         typer.echo(str(check_decoder(model, ids, SummarisedAttention(tolerance=tolerance))))
-    sys.stdout.flush()

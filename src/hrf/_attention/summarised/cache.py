@@ -1,12 +1,12 @@
 """Decoding with causal summarised attention: keys, values, some queries, and the summaries of finished blocks.
 
-`SummarisedState` holds the tokens so far. New queries attend to all of them: many at once as `causal_sums` does, a few of
-them one by one, by the compiled core, which reads summaries that are kept (`_Kept`). Both make the same choices, so that
-continuing equals the whole to rounding. Blocks are functions of the tokens: they are computed when a step first needs
-them, and a cropped, copied or restored state computes those it lacks.
+`SummarisedState` holds the tokens so far. New queries attend to all of them: many at once as `causal_sums` does, a few
+of them one by one, by the compiled core, which reads summaries that are kept (`_Kept`). Both make the same choices, so
+that continuing equals the whole to rounding. Blocks are functions of the tokens: they are computed when a step first
+needs them, and a cropped, copied or restored state computes those it lacks.
 
-A query at position p reads one block per binary digit of p / BASE, so 64,000 tokens are 63 blocks of 1,024 in at most six
-pieces. A piece of B tokens keeps √B cells with √B summaries each, B rows per head, beside its keys and values.
+A query at position p reads one block per binary digit of p / BASE. A block of B tokens keeps √B cells with √B summaries
+each, which is B rows per query head, beside its keys and values.
 """
 
 from __future__ import annotations
@@ -22,19 +22,8 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from hrf import _core as core
-from hrf._attention.summarised.causal import (
-    BASE,
-    EVERY,
-    OPENING,
-    PAD,
-    SINK,
-    TEST,
-    CausalRows,
-    Choices,
-    block_levels,
-    causal_sums,
-)
-
+from hrf._attention.summarised.blocks import BASE, EVERY, OPENING, SINK, TEST, Choices, block_levels
+from hrf._attention.summarised.causal import PAD, CausalRows, causal_sums
 from hrf._attention.summarised.method import SummarisedAttention
 
 __all__ = ["SummarisedState"]
@@ -89,7 +78,9 @@ class SummarisedState:
     def of(cls, method: SummarisedAttention, dim: int, scale: float) -> Self:
         """Return a state for calls with a method, for heads of ``dim`` dimensions."""
         if method.target_error is not None:
-            raise ValueError(f"a cache came with {method}, whose tolerance depends on the call; expected a number")
+            raise ValueError(
+                f"a cache came with {method}, whose tolerance depends on the call; expected a number"
+            )
         base = BASE if method.tolerance else 1 << 62
         return cls(Choices(math.sqrt(scale), float(method.tolerance), method.angles(dim), base))
 
@@ -114,7 +105,9 @@ class SummarisedState:
         while start < length:
             at = self.length - length + start - self._first  # positions of the next queries
             step = min(length - start, int((self.choices.base - at.clamp(min=0) % self.choices.base).min()))
-            outputs.append(self._steps(query[:, :, start : start + step], self.length - length + start + step))
+            outputs.append(
+                self._steps(query[:, :, start : start + step], self.length - length + start + step)
+            )
             start += step
         return torch.cat(outputs, 2)
 
@@ -124,7 +117,10 @@ class SummarisedState:
         self._width = value.shape[-1]
         if not self._kept:
             d, w = (n + -n % PAD for n in (dim, self._width))
-            self._keys, self._values = key.new_zeros(batch, key_heads, 0, d), value.new_zeros(batch, key_heads, 0, w)
+            self._keys, self._values = (
+                key.new_zeros(batch, key_heads, 0, d),
+                value.new_zeros(batch, key_heads, 0, w),
+            )
             self._earlier, self._masses = key.new_zeros(batch, heads, 0, d), key.new_zeros(batch, heads, 0)
             self._kept = [{} for _ in range(batch)]
         before, end = self.length, self.length + length
@@ -147,7 +143,9 @@ class SummarisedState:
             return
         real = ~ignore.cpu()
         leading = real.to(torch.uint8).argmax(-1).where(real.any(-1), length)
-        if bool((length - leading != real.sum(-1)).any()) or bool((leading > 0)[self._first < self.length].any()):
+        if bool((length - leading != real.sum(-1)).any()) or bool(
+            (leading > 0)[self._first < self.length].any()
+        ):
             raise ValueError(
                 "padding stands between tokens, or after them; a SummarisedCache expects padding on the left only"
             )
@@ -187,7 +185,16 @@ class SummarisedState:
         out, log_masses = x.new_zeros(batch, heads, length, w), x.new_zeros(batch, heads, length)
         core.run(
             "summarised_steps",
-            *(d, w, batch * heads, batch, heads // self._keys.shape[1], length, self._keys.shape[2], self.choices.base),
+            *(
+                d,
+                w,
+                batch * heads,
+                batch,
+                heads // self._keys.shape[1],
+                length,
+                self._keys.shape[2],
+                self.choices.base,
+            ),
             *(x, self._keys, self._values, self._first, counts, torch.tensor(items)),
             *(torch.tensor(rows or [0]), out, log_masses, float(self.choices.root)),
             *(float(self.choices.tolerance / OPENING), torch.get_num_threads(), x.dtype == torch.float64),
@@ -228,7 +235,9 @@ class SummarisedState:
         ]
         sizes = [base << i for i in range((size // base).bit_length())]
         turns = [self.choices.turns(s, dtype) for s in sizes] if self.choices.rotary is not None else []
-        cosines, sines = (torch.stack([t[i] for t in turns if t is not None]) for i in (0, 1)) if turns else (None, None)
+        cosines, sines = (
+            (torch.stack([t[i] for t in turns if t is not None]) for i in (0, 1)) if turns else (None, None)
+        )
         tau, one = self.choices.tolerance, partial(torch.tensor, dtype=torch.long)
         handle = core.run(
             "keep_block",

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from hrf import _core as core
 from hrf._attention.call import recompute
 from hrf._attention.inputs import Inputs
-from hrf._attention.summarised.causal import BASE, CausalRows, Choices, block_levels, causal_sums
+from hrf._attention.summarised.blocks import BASE, Choices, block_levels
+from hrf._attention.summarised.causal import CausalRows, causal_sums
 from hrf._attention.summarised.method import SummarisedAttention, SummaryCall
-from hrf._attention.summarised.plan import Heads, Parts, Plan, log_limits, opening_limits
+from hrf._attention.summarised.plan import Heads, Plan, log_limits, opening_limits, parts_of
 from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
 from hrf.numerics import check_finite
@@ -64,7 +65,7 @@ class Compiled:
         self.sizes, self.openings, met = (integers(n, n_groups) for _ in range(3))
         limits = log_limits(tolerance, key_counts) / math.log(2), opening_limits(tolerance)
         sizes = length, n_keys, dim, width, n_groups.bit_length() - 1, n_clusters.bit_length() - 1
-        self._inputs = (
+        self._inputs: tuple[Any, ...] = (
             *sizes,
             *(t.detach().contiguous() for t in heads),
             *(limit.to(dtype).contiguous() for limit in limits),
@@ -72,7 +73,7 @@ class Compiled:
         # Outputs of all queries are written; those of padding stay.
         fresh = heads.x.new_empty if bool((counts == length).all()) else heads.x.new_zeros
         self.out = fresh(n, length, width)
-        self._rest = (
+        self._rest: tuple[Any, ...] = (
             *(fresh(n, length), self.order, self.key_order, self.bounds, self.key_bounds),
             *(self.sizes, self.openings, met, float(root)),
             *(n, keep, torch.get_num_threads(), dtype == torch.float64),
@@ -92,7 +93,7 @@ class Compiled:
 
     def plan(self) -> Plan:
         """Return the plan."""
-        groups, clusters = _parts(self.order, self.bounds), _parts(self.key_order, self.key_bounds)
+        groups, clusters = parts_of(self.order, self.bounds), parts_of(self.key_order, self.key_bounds)
         sizes = self.sizes.flatten()
         starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         head = torch.arange(len(self.sizes)).repeat_interleave(self.sizes.sum(-1))
@@ -110,15 +111,6 @@ class Compiled:
         group = torch.arange(self.openings.numel()).repeat_interleave(self.openings.flatten())
         first = self.bounds[:, :-1].flatten()[group]
         return torch.stack([group * shape[2] + row - first, cluster], -1)
-
-
-def _parts(order: Tensor, bounds: Tensor) -> Parts:
-    """Return the parts ``order[bounds[p] : bounds[p + 1]]`` of each head."""
-    sizes = bounds.diff()
-    place = torch.arange(int(sizes.max()))
-    filled = place < sizes[..., None]
-    rows = (bounds[:, :-1, None] + place).where(filled, 0)
-    return Parts(order.long().gather(1, rows.flatten(1)).view(rows.shape), filled)
 
 
 ROUNDS = 6  # of the search for a tolerance with a target error
@@ -185,8 +177,11 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         return inputs.query.new_zeros(*inputs.query.shape[:3], inputs.value.shape[-1], dtype=inputs.dtype)
     real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
     own = real[:, n_keys - length :]
-    heads = (_without_padding(u.to(inputs.dtype), r) for u, r in zip(inputs[:3], (own, real, real), strict=True))
-    rows, order = _without_holes(*heads, own, real)
+    x, y, v = (
+        _without_padding(u.to(inputs.dtype), mask)
+        for u, mask in zip(inputs[:3], (own, real, real), strict=True)
+    )
+    rows, order = _without_holes(x, y, v, own, real)
     flat = Heads(rows.x.flatten(0, 1), rows.y.flatten(0, 1), rows.v, own, real)
     # One diagonal block as long as all keys is exact attention.
     whole = 1 << (n_keys - 1).bit_length()
@@ -199,7 +194,10 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     output, share, _ = causal_sums(rows, choices, share=method.report is not None)
     if method.report is not None and share is not None:
         blocks = (rows.keys > choices.base) << block_levels(whole // 2)
-        tolerance, error = torch.full_like(share, choices.tolerance), causal_error(rows, choices.root, output.detach())
+        tolerance, error = (
+            torch.full_like(share, choices.tolerance),
+            causal_error(rows, choices.root, output.detach()),
+        )
         method.report.add(SummaryCall(blocks, blocks, tolerance, share, error))
     if order is not None:
         output = torch.zeros_like(output).scatter(2, order[:, None, :, None].expand_as(output), output)
@@ -207,7 +205,9 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     return output if bool(seen.all()) else output.masked_fill(~seen[:, None, :, None], 0)
 
 
-def _without_holes(x: Tensor, y: Tensor, v: Tensor, own: Tensor, real: Tensor) -> tuple[CausalRows, Tensor | None]:
+def _without_holes(
+    x: Tensor, y: Tensor, v: Tensor, own: Tensor, real: Tensor
+) -> tuple[CausalRows, Tensor | None]:
     """Return rows whose real tokens stand side by side, and the order of the queries, if they had to be moved.
 
     ``own (B, L)`` and ``real (B, S)`` say which queries and keys are no padding.
@@ -218,7 +218,8 @@ def _without_holes(x: Tensor, y: Tensor, v: Tensor, own: Tensor, real: Tensor) -
     if bool((real.any(-1) & (last - firsts[1] != counts[1])).any()):
         order, key_order = ((~mask).to(torch.uint8).argsort(dim=-1, stable=True) for mask in (own, real))
         x, y, v = (
-            u.gather(2, index[:, None, :, None].expand_as(u)) for u, index in ((x, order), (y, key_order), (v, key_order))
+            u.gather(2, index[:, None, :, None].expand_as(u))
+            for u, index in ((x, order), (y, key_order), (v, key_order))
         )
         firsts = tuple(torch.zeros_like(u) for u in firsts)
     first, first_key, n, n_keys = (u.cpu() for u in (*firsts, *counts))
@@ -235,7 +236,7 @@ def _causal_tolerance(rows: CausalRows, choices: Choices, target: float) -> Choi
         low, high = (tolerance, high) if error <= target else (low, tolerance)
         step = min(max(target / max(error, target / 64), 1 / 16), 16.0)
         outside = tolerance * (step if error <= target else step / 2)
-        tolerance = math.sqrt(low * high) if 0 < low and high < math.inf else outside
+        tolerance = math.sqrt(low * high) if low > 0 and high < math.inf else outside
     base = choices.base if low else 1 << (rows.y.shape[2] - 1).bit_length()
     return choices._replace(tolerance=low, base=base)
 

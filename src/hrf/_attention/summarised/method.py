@@ -87,8 +87,8 @@ class SummarisedAttention:
     `hrf.attention` in place of a feature map.
 
     With ``is_causal``, keys of a block are summarised for queries that come later, in cells of the block's own queries;
-    the last 1,024 tokens or less, and the first 16, are computed exactly. Outputs do not change with later tokens, not by
-    one bit. Up to 1,024 tokens, causal attention is exact.
+    the last 1,024 tokens or less, and the first 16, are computed exactly. Outputs do not change with later tokens, not
+    by one bit. Up to 1,024 tokens, causal attention is exact.
 
     Gradients are exact for groups, cells, clusters and exact pairs held fixed.
 
@@ -166,7 +166,8 @@ class SummarisedAttention:
         if self.rotary is None or isinstance(self.rotary, Tensor):
             if self.rotary is not None and (self.rotary.ndim != 1 or 2 * len(self.rotary) > dim):
                 raise ValueError(
-                    f"rotary has shape {tuple(self.rotary.shape)}; expected at most {dim // 2} angles for {dim} dimensions"
+                    f"rotary has shape {tuple(self.rotary.shape)}; expected (half,), at most {dim // 2} angles for "
+                    f"{dim} dimensions"
                 )
             return self.rotary
         half = dim // 2

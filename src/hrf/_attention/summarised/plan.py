@@ -36,6 +36,7 @@ __all__ = [
     "log_weights",
     "make_trees",
     "opening_limits",
+    "parts_of",
     "root_of_metric",
 ]
 
@@ -89,6 +90,15 @@ class Parts(NamedTuple):
         heads = torch.arange(len(parts), device=parts.device)[:, None, None].expand_as(self.tokens)
         out = parts.new_zeros(len(parts), length, parts.shape[-1])
         return out.index_put((heads[self.filled], self.tokens[self.filled]), parts[self.filled])
+
+
+def parts_of(order: Tensor, bounds: Tensor) -> Parts:
+    """Return the parts ``order[bounds[p] : bounds[p + 1]]`` of each head."""
+    sizes = bounds.diff()
+    place = torch.arange(int(sizes.max()))
+    filled = place < sizes[..., None]
+    rows = (bounds[:, :-1, None] + place).where(filled, 0)
+    return Parts(order.long().gather(1, rows.flatten(1)).view(rows.shape), filled)
 
 
 def root_of_metric(metric: Tensor) -> Tensor:

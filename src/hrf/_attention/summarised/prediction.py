@@ -114,7 +114,9 @@ def causal_error(rows: CausalRows, root: float, output: Tensor) -> Tensor:
     found = []
     for b in range(len(rows.x)):
         x, y, v, prefix = rows.item(b, root)
-        picked = ((torch.arange(2 * SAMPLES) + 0.5) / (2 * SAMPLES) * x.shape[1]).long().unique()[: x.shape[1]]
+        picked = (
+            ((torch.arange(2 * SAMPLES) + 0.5) / (2 * SAMPLES) * x.shape[1]).long().unique()[: x.shape[1]]
+        )
         logits = x[:, picked] @ y.mT
         seen = torch.arange(y.shape[1]) <= (picked + prefix)[:, None]
         exact = logits.masked_fill(~seen.to(x.device), -torch.inf).softmax(-1) @ v

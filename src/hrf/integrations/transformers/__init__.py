@@ -17,10 +17,10 @@ except ImportError as error:
     ) from error
 
 from hrf.integrations.transformers.attention import load_maps, register, save_maps
+from hrf.integrations.transformers.caches import LinearCache, SummarisedCache
 from hrf.integrations.transformers.conversion import Report, convert
 from hrf.integrations.transformers.decoder_check import DecoderReport, check_decoder
 from hrf.integrations.transformers.interface import FITTED
-from hrf.integrations.transformers.caches import LinearCache, SummarisedCache
 from hrf.integrations.transformers.support import LayerReport, Support, check
 
 __all__ = [

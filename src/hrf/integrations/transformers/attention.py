@@ -24,6 +24,7 @@ from hrf._attention.denominator import Rule
 from hrf._attention.inputs import drop_keys, unit_values
 from hrf._attention.operator import Operands, call_operator, tensors_of
 from hrf.features.base import FeatureMap, load
+from hrf.integrations.transformers.caches import layer_of
 from hrf.integrations.transformers.interface import (
     FITTED,
     SUMMARISED,
@@ -33,7 +34,6 @@ from hrf.integrations.transformers.interface import (
     has_window,
     refuse,
 )
-from hrf.integrations.transformers.caches import layer_of
 from hrf.nn import Maker, MapName, feature_map_for, maker_of
 from hrf.numerics import can_look
 from hrf.registry import Handled
@@ -190,7 +190,7 @@ def rotary_angles(module: nn.Module) -> Tensor | None:
     ``None`` where its configuration names none, or where its planes are other than (k, k + half).
     """
     rotate = getattr(sys.modules[type(module).__module__], "rotate_half", None)
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     parameters = getattr(config, "rope_parameters", None) or {}
     kind = getattr(module, "layer_type", None)
     if kind in parameters:  # one set of parameters per kind of layer

@@ -161,12 +161,12 @@ class AttendingLayer(CacheLayerMixin):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch element."""
         if self.length:
-            self.reorder_cache(self._rows().repeat_interleave(repeats))
+            self.reorder_cache(self._rows().repeat_interleave(repeats))  # type: ignore[arg-type]
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep the batch elements of these indices."""
         if self.length:
-            self.reorder_cache(self._rows()[indices])
+            self.reorder_cache(self._rows()[indices])  # type: ignore[arg-type]
 
     def _rows(self) -> Tensor:
         first = next(iter(self.tensors().values()))
@@ -286,9 +286,7 @@ class SummarisedLayer(AttendingLayer):
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens, as many as the negative number says."""
         if tokens_to_remove > 0:
-            raise ValueError(
-                f"crop got {tokens_to_remove}; expected minus the number of tokens to forget, as Transformers' caches do"
-            )
+            raise ValueError(f"crop got {tokens_to_remove}; expected minus the number of tokens to forget")
         self.length = max(self.length + tokens_to_remove, 0)
         if self._state is not None:
             self._state.crop(self.length)
@@ -318,8 +316,8 @@ class AttendingCache(Cache):
         name = config._attn_implementation
         if not is_ours(name):
             raise ValueError(
-                f"the attention of this {type(model).__name__} is {name!r}; a {type(self).__name__} expects attention by "
-                "hrf (attn_implementation='hrf' or 'hrf-summarised', or convert)"
+                f"the attention of this {type(model).__name__} is {name!r}; a {type(self).__name__} expects attention "
+                "by hrf (attn_implementation='hrf' or 'hrf-summarised', or convert)"
             )
         layers = DynamicCache(config=config).layers
         super().__init__(layers=[self.kind() if type(layer) is DynamicLayer else layer for layer in layers])

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hrf._attention import SummarisedAttention, SummaryReport
-from hrf._attention.summarised.causal import BASE
+from hrf._attention.summarised.blocks import BASE
 from hrf.integrations.transformers.attention import _Summarised, switch
 from hrf.integrations.transformers.interface import add
 from hrf.report import markdown_table
@@ -75,7 +75,8 @@ class DecoderReport:
         order = self.errors.flatten().argsort(descending=True)[:n].tolist()
         heads = self.errors.shape[1]
         return [
-            (i // heads, i % heads, float(self.errors.flatten()[i]), float(self.exact_shares.flatten()[i])) for i in order
+            (i // heads, i % heads, float(self.errors.flatten()[i]), float(self.exact_shares.flatten()[i]))
+            for i in order
         ]
 
     def __str__(self) -> str:
@@ -87,7 +88,9 @@ class DecoderReport:
             ["pairs computed exactly", "100 %", f"{float(self.exact_shares.mean()):.1%}"],
             ["error of a head, median", "", f"{float(self.errors.median()):.3f}"],
         ]
-        rows += [[f"layer {layer}, head {head}", "", f"{error:.3f}"] for layer, head, error, _ in self.worst()]
+        rows += [
+            [f"layer {layer}, head {head}", "", f"{error:.3f}"] for layer, head, error, _ in self.worst()
+        ]
         found = markdown_table([f"{self.tokens:,} tokens", "exact", "summarised"], rows)
         return f"{found}\n\n{self.verdict}"
 
@@ -112,22 +115,26 @@ def check_decoder(
     torch.Size([2, 4])
     """
     if input_ids.ndim != 2 or input_ids.shape[1] < 2:
-        raise ValueError(f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, tokens), two tokens or more")
+        raise ValueError(
+            f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, tokens), two tokens or more"
+        )
     own, report = method or SummarisedAttention(), SummaryReport()
     exact, exact_seconds = _logits(model, input_ids, None)
     _logits(model, input_ids, own.with_report(report))
     found, seconds = _logits(model, input_ids, own)
     losses, divergences, same = _compare(exact, found, input_ids)
     late = slice(min(BASE, input_ids.shape[1] - 2), None)
+    ours, right = (math.exp(float(loss.mean())) for loss in losses)
     return DecoderReport(
-        input_ids.shape[1],
-        *(math.exp(float(loss.mean())) for loss in losses),
-        float(divergences[:, late].mean()),
-        float(same[:, late].float().mean()),
-        torch.stack([call.predicted_error.square().mean(0).sqrt() for call in report.calls]),
-        torch.stack([call.exact_share.mean(0) for call in report.calls]),
-        seconds,
-        exact_seconds,
+        tokens=input_ids.shape[1],
+        perplexity=ours,
+        exact_perplexity=right,
+        kl=float(divergences[:, late].mean()),
+        same_top=float(same[:, late].float().mean()),
+        errors=torch.stack([call.predicted_error.square().mean(0).sqrt() for call in report.calls]),
+        exact_shares=torch.stack([call.exact_share.mean(0) for call in report.calls]),
+        seconds=seconds,
+        exact_seconds=exact_seconds,
     )
 
 
@@ -146,7 +153,9 @@ def _attention(model: PreTrainedModel, method: SummarisedAttention | None) -> It
         model.set_attn_implementation(name)
 
 
-def _logits(model: PreTrainedModel, input_ids: Tensor, method: SummarisedAttention | None) -> tuple[Tensor, float]:
+def _logits(
+    model: PreTrainedModel, input_ids: Tensor, method: SummarisedAttention | None
+) -> tuple[Tensor, float]:
     with _attention(model, method):
         start = time.perf_counter()
         logits: Tensor = model(input_ids, use_cache=False).logits
