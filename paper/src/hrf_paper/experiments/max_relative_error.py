@@ -110,7 +110,7 @@ def _drawn(settings: MaxRelativeErrorSettings, radius: float) -> dict[str, Any]:
     values = all_estimates(estimator, x, y, draws=settings.draws, seed=settings.seed)
     error, standard_error = root_and_error(values, hrf.kernels.softmax(x, y))
     theta = torch.tensor(angles, dtype=torch.float64) * math.pi
-    exact = theory.sphere_relative_error_angular(theta, radius, m, n)
+    exact = theory.log_sphere_relative_error_angular(theta, radius, m, n).exp()
     return {
         "angles": angles,
         "exact": exact.tolist(),
