@@ -270,7 +270,9 @@ def test_tables():
     assert (name, difference, verdict, maps) == ("one", "-0.1000 ± 0.0000", "better", "a 2×, b 1×")
 
 
-@pytest.mark.skipif(not (data_folder() / "uci-regression").is_dir(), reason="the data sets are not there")
+@pytest.mark.skipif(
+    not (data_folder() / "uci-regression").is_dir(), reason="needs uci-regression in $HRF_DATA"
+)
 def test_data():
     for name in SETS:
         x, y, masks = read(name)

@@ -400,8 +400,7 @@ def _diverged(settings: SweepingSettings, results: Results) -> Claim:
         claim="Other settings of regular random features do not train: the loss is NaN.",
         paper=f"{DIVERGED} of {DIVERGED} settings",
         ours=f"{len(broken)} of {len(tried)} trainings",
-        matched=len(broken),
-        total=len(tried),
+        hits=[step is not None for step in tried.values()],
         cases="trainings",
         criterion="the loss is not a finite number at some step",
         sentence=f"Losses that were not a number, with the first such step: {listed}. The settings that are divided as "
