@@ -274,7 +274,7 @@ def tables(settings: AnglesSettings, results: Results) -> list[Table]:
             curve.name,
             f"{curve.width}",
             count(curve.flops),
-            *(_marked(value, value <= best) for value, best in zip(row, smallest, strict=True)),
+            *(f"{number(e)}{'*' if e <= best else ' '}" for e, best in zip(row, smallest, strict=True)),
             angle_text(found.peak(curve)),
         )
         for curve, row in zip(found.curves, errors, strict=True)
@@ -288,10 +288,6 @@ def tables(settings: AnglesSettings, results: Results) -> list[Table]:
         padding=0,
     )
     return [shown]
-
-
-def _marked(value: float, best: bool) -> str:
-    return f"{number(value)}*" if best else f"{number(value)} "
 
 
 # Statements of the paper on relative errors over the angle, and which estimator is best where.
@@ -545,7 +541,7 @@ def _headline(found: Curves) -> str:
     names = {curve.name for curve, _, _ in found.winners()}
     if len(names) == 1:
         name = names.pop()
-        return f"{name[0].upper()}{name[1:]} is the most accurate at every angle"
+        return f"{_capital(name)} is the most accurate at every angle"
     return "Which estimator is the most accurate depends on the angle"
 
 

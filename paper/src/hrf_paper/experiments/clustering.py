@@ -103,7 +103,8 @@ def clustered_data(
         s: prescribed values for the pairs (1, 1), (1, 2), (2, 1) and (2, 2) of means.
         generator: the source of randomness.
     """
-    means = [_directions(dim, generator) * math.sqrt(_SPREAD * dim) for _ in range(2)]
+    drawn = [torch.randn(2, dim, generator=generator, dtype=torch.float64) for _ in range(2)]
+    means = [rows / rows.norm(dim=-1, keepdim=True) * math.sqrt(_SPREAD * dim) for rows in drawn]
     norms = (QUERY_NORM, _KEY_NORM)
     # The means after the points are scaled.
     scaled = [
@@ -117,11 +118,6 @@ def clustered_data(
         points = ((mean.abs() * sign).unsqueeze(1) + math.sqrt(variance) * noise).flatten(0, 1)
         sides.append(points * (norm / points.norm(dim=-1, keepdim=True)))
     return sides[0], sides[1]
-
-
-def _directions(dim: int, generator: Generator) -> Tensor:
-    rows = torch.randn(2, dim, generator=generator, dtype=torch.float64)
-    return rows / rows.norm(dim=-1, keepdim=True)
 
 
 def _signs(weights: Tensor, wanted: Tensor, generator: Generator) -> list[Tensor]:
@@ -211,7 +207,9 @@ def _fitted(settings: ClusteringSettings, name: str, draw: int = 0) -> _Fitted:
     residuals = fitting.fit_residuals(x, y, (2, 2), "real-diagonal", seed=settings.seed)
     builders: dict[str, Build] = {
         "Hybrid-Cluster": partial(_by_pairs, centers, matrix),
-        "FAVOR+": partial(_single, settings.dim),
+        "FAVOR+": lambda m, generator: hrf.Exponential(
+            settings.dim, n_projections=m, generator=generator, **_OPTIONS
+        ),
         "Trigonometric": lambda m, generator: catalogue.build(
             f"Trig {m}", settings.dim, projection="iid", generator=generator
         ),
@@ -250,10 +248,6 @@ def _shifted(residuals: fitting.ResidualFit, m: int, generator: Generator) -> hr
     return hrf.ClusteredHybrid(
         queries, keys, base="shifted", feature_map=inner, metric=residuals.metric
     ).float()
-
-
-def _single(dim: int, m: int, generator: Generator) -> hrf.FeatureMap:
-    return hrf.Exponential(dim, n_projections=m, generator=generator, **_OPTIONS)
 
 
 # Parts.

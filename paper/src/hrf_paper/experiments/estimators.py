@@ -68,18 +68,12 @@ def matched(estimator: Estimator, matching: str, n_features: int) -> Estimator:
     """Return the hybrid at the size that one of `MATCHINGS` gives it against bases with ``n_features`` projections."""
     if matching == "m·n = D":
         return replace(estimator, n_projections=n_features // estimator.n_coefficient_projections)
-    cost = _width if matching == "equal width" else _flops
+    cost: Callable[[hrf.FeatureMap], int] = (
+        (lambda phi: phi.active_width) if matching == "equal width" else (lambda phi: phi.flops())
+    )
     limit = cost(replace(estimator, name="FAVOR+", n_projections=n_features).one())
     m = _largest_within(lambda m: cost(replace(estimator, n_projections=m).one()), limit)
     return replace(estimator, n_projections=m)
-
-
-def _width(feature_map: hrf.FeatureMap) -> int:
-    return feature_map.active_width
-
-
-def _flops(feature_map: hrf.FeatureMap) -> int:
-    return feature_map.flops()
 
 
 def _largest_within(cost: Callable[[int], float], limit: float) -> int:

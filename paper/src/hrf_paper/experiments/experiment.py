@@ -225,13 +225,13 @@ class Experiment(Generic[S]):
         smaller = [] if self.scaled is None else scaled_down(settings, self.full)
         return [*self.tables(settings, results), *smaller]
 
-    def option(self, settings: Any) -> str | None:
-        """Return the option of the command that gives these settings, ``None`` if no option does."""
-        sizes = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}
-        for option, size in sizes.items():
-            if replace(self.settings(**size), seed=settings.seed) == settings:  # type: ignore[type-var]
-                return option
-        return None
+    def by_option(self, seed: int) -> dict[str, S]:
+        """Return the settings by the option of the command that gives them."""
+        sizes: dict[str, dict[str, bool]] = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}
+        return {
+            option: replace(self.settings(**size), seed=seed)  # type: ignore[type-var]
+            for option, size in sizes.items()
+        }
 
 
 def run(

@@ -253,7 +253,8 @@ def curves(
     if tuned:
         first, last, every = training.steps, training.steps + settings.tuned_steps, settings.tuned_steps
     steps = [float(step) for step in range(first + every, last + 1, every)]
-    found = [_padded(_delivered(part), len(steps)) for part in method_parts(settings, results, method)]
+    found = [_delivered(part) for part in method_parts(settings, results, method)]
+    found = [curve + [0.0] * (len(steps) - len(curve)) for curve in found]
     if tuned:
         ends = [_delivered(part)[-1:] for part in method_parts(settings, results, "exact")]
         return [float(first), *steps], [end + curve for end, curve in zip(ends, found, strict=True)]
@@ -262,10 +263,6 @@ def curves(
 
 def _delivered(part: dict[str, Any]) -> list[float]:
     return [100 * point["delivered"] for point in part["curve"]]
-
-
-def _padded(values: list[float], length: int) -> list[float]:
-    return values + [0.0] * (length - len(values))
 
 
 # Delivered shares and FLOPs of all methods, and trainings without a rule for denominators.
