@@ -57,7 +57,9 @@ def trigonometric_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogona
     >>> trigonometric_log_mse(x, x, 8).exp()
     tensor([0., 0.])
     """
-    return _trigonometric_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
+    square = (x - y).square().sum(-1)
+    variance = _relative_variance(square, -square, n_projections, x.shape[-1] if orthogonal else None)
+    return variance.log() + 2 * _dot(x, y)
 
 
 def positive_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
@@ -67,17 +69,9 @@ def positive_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bo
     >>> positive_log_mse(x, -x, 8).exp()
     tensor([0., 0.])
     """
-    return _positive_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
-
-
-def _trigonometric_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: bool) -> Scaled:
-    square = (x - y).square().sum(-1)
-    return _relative_variance(square, -square, n_projections, x.shape[-1] if orthogonal else None)
-
-
-def _positive_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: bool) -> Scaled:
     square = (x + y).square().sum(-1)
-    return _relative_variance(square, square, n_projections, x.shape[-1] if orthogonal else None)
+    variance = _relative_variance(square, square, n_projections, x.shape[-1] if orthogonal else None)
+    return variance.log() + 2 * _dot(x, y)
 
 
 def _relative_variance(square: Tensor, bilinear: Tensor, n_projections: int, dim: int | None) -> Scaled:

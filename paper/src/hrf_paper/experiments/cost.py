@@ -6,16 +6,15 @@ many rows. Operations are O(nd + md + mn) against O(mnd).
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Generator, Tensor
+from torch import Generator
 
-import hrf
+from hrf.advice.candidates import seconds
 from hrf_paper.experiments.estimators import Estimator
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
 from hrf_paper.experiments.plotting import PALETTE, bare, canvas, headline, log_axis
@@ -73,7 +72,7 @@ def _part(settings: CostSettings, dim: int, size: int) -> dict[str, Any]:
         "width": hybrid.feature_dim,
         "flops": {name: phi.flops() for name, phi in maps.items()},
         "formula": 2 * dim * 2 * size + 8 * size + size + 4 * size * size,  # 2d(m + n) + 8m + n + 4mn
-        "timings": {name: _seconds_per_vector(phi, x) for name, phi in maps.items()},
+        "timings": {name: seconds(phi, x, repeats=_REPEATS) for name, phi in maps.items()},
     }
 
 
@@ -87,16 +86,6 @@ def _pairs() -> dict[str, Any]:
         ]
         for dim in PAIRED_DIMS
     }
-
-
-@torch.no_grad()
-def _seconds_per_vector(feature_map: hrf.FeatureMap, vectors: Tensor) -> float:
-    times = []
-    for _ in range(1 + _REPEATS):
-        start = time.perf_counter()
-        feature_map.active_queries(vectors)
-        times.append(time.perf_counter() - start)
-    return min(times[1:]) / len(vectors)  # the first run is cold
 
 
 # Operations and microseconds per vector.
