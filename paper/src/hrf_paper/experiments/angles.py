@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 import hrf
 from hrf import catalogue
 from hrf.report import count, number
-from hrf_paper.experiments.estimators import chunk_size, estimates, fractions, on_sphere
+from hrf_paper.experiments.estimators import chunk_size, estimates, fractions, on_sphere, root_and_error
 from hrf_paper.experiments.experiment import Claim, Experiment, Part, Results, Table
 from hrf_paper.experiments.plotting import COLOURS, GREY, bare, canvas
 
@@ -103,17 +103,8 @@ def _sample(recipe: _Recipe, fitted: hrf.FeatureMap, settings: AnglesSettings) -
         drawn.curvature.copy_(fitted.curvature)
         drawn.basis.copy_(fitted.basis)
     x, y = on_sphere(settings.radius, settings.dim, SAMPLED_ANGLES)
-    kernel = hrf.kernels.softmax(x, y)
-    first, second = torch.zeros(2, len(y), dtype=torch.float64)
-    for chunk in estimates(drawn, x, y, draws=settings.draws, generator=generator):
-        squares = (chunk / kernel - 1).square()  # (count, S)
-        first += squares.sum(0)
-        second += squares.square().sum(0)
-    mean = first / settings.draws
-    variance = (second / settings.draws - mean.square()).clamp(min=0) / (settings.draws - 1)
-    error = mean.sqrt()
-    # d√v = dv / 2√v
-    return error, torch.where(error > 0, variance.sqrt() / (2 * error), 0.0)
+    values = torch.cat(list(estimates(drawn, x, y, draws=settings.draws, generator=generator)))
+    return root_and_error(values, hrf.kernels.softmax(x, y)[0])
 
 
 # Estimators.
