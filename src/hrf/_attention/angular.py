@@ -36,15 +36,10 @@ from hrf.features.hybrid import Hybrid
 from hrf.numerics import Features, can_look, check_finite, finite, half_square
 
 __all__ = [
-    "CodeEngine",
-    "CodeState",
-    "CodeSums",
     "Codes",
-    "CompiledCodes",
     "serves",
     "split",
     "stream",
-    "sums",
 ]
 
 

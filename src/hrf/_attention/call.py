@@ -55,8 +55,6 @@ __all__ = [
     "Outputs",
     "Part",
     "Path",
-    "Quotients",
-    "Stream",
     "by_rows",
     "nothing",
     "parts",

@@ -54,7 +54,7 @@ from hrf.features.cluster_features import Active
 from hrf.features.clustered import ClusteredHybrid
 from hrf.numerics import Features, finite, full_precision
 
-__all__ = ["Clustered", "Exact", "Lists", "met", "prepare_clustered", "stream", "sums"]
+__all__ = ["Clustered", "Exact", "met", "prepare_clustered", "stream"]
 
 
 class Exact(PairEngine):
