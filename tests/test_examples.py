@@ -65,10 +65,13 @@ def test_the_notebook_runs_and_stores_no_outputs(monkeypatch):
 def test_numbers_that_the_theory_page_states():
     """Comments behind a line say what it evaluates to."""
     text = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
-    stated = re.findall(r"^(hrf\.theory\..*?)\s+# ([\d.]+)", text, flags=re.MULTILINE)
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    namespace: dict = {}
+    exec(snippet, namespace)
+    stated = re.findall(r"^(1 / \w+)\s+# ([\d.]+)", snippet, flags=re.MULTILINE)
     assert len(stated) == 2
     for expression, value in stated:
-        assert f"{float(eval(expression)):.{len(value.split('.')[1])}f}" == value
+        assert f"{float(eval(expression, namespace)):.{len(value.split('.')[1])}f}" == value
 
 
 def test_the_error_that_the_readme_states(capsys):

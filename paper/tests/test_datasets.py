@@ -32,7 +32,7 @@ def test_words_are_numbered_by_frequency_and_lines_end(published):
     assert corpus.vocabulary.words == ("a", "<eos>", "b", "<unk>")
     assert corpus.train.tolist() == [0, 2, 0, 3, 1, 1, 2, 0, 1]
     assert corpus.valid.tolist() == [0, 3, 1]  # "c" is unknown
-    assert corpus.vocabulary.decode(corpus.test) == ["b", "<eos>"]
+    assert [corpus.vocabulary.words[i] for i in corpus.test] == ["b", "<eos>"]
     assert len(corpus.vocabulary) == 4
 
 

@@ -61,4 +61,4 @@ def test_unknown_settings_are_refused_and_left_alone(place, capsys):
 def test_settings_come_back_with_their_size_and_seed(stored):
     settings = runner.stored_settings(EXPERIMENTS["cost"], json.loads(stored["cost.json"]))
     assert settings.seed == 3
-    assert EXPERIMENTS["cost"].option(settings) == " --quick"
+    assert EXPERIMENTS["cost"].by_option(settings.seed)[" --quick"] == settings

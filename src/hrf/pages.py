@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["image", "page", "row"]
+__all__ = ["image", "page", "row", "table"]
 
 _NARROW = "max-width: 44rem"
 _STYLE = f"""
@@ -73,6 +73,12 @@ def image(drawing: bytes, description: str, narrow: bytes | None = None) -> str:
 
 def _data(drawing: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(drawing).decode()}"
+
+
+def table(header: Iterable[str], rows: Iterable[str], classes: Sequence[str] = (), style: str = "") -> str:
+    """Format a table from texts of the header, with ``classes`` as in `row`, and rows that `row` formatted."""
+    body, attribute = "\n".join(rows), f' class="{style}"' if style else ""
+    return f"<table{attribute}>\n<thead>{row(header, 'th', classes)}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def row(

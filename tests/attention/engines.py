@@ -27,18 +27,24 @@ def inputs(*lead: int, length: int, keys: int, dim: int, columns: int = 5, norm:
     return [x, y, values]
 
 
+def sums(engine, x: Tensor, y: Tensor, values: Tensor, phi: FeatureMap, keep=None) -> Features:
+    """What an engine streams, for all queries at once: ``(..., H, L, c)``."""
+    every = zip(*engine.stream(x, y, values, phi, keep), strict=True)
+    return Features(*(torch.cat([p.flatten(0, -2) for p in t]).unflatten(0, x.shape[:-1]) for t in every))
+
+
 def check_equal(engine, x, y, values, phi, keep=None, tolerance=1e-8):
     """Values and gradients of an engine against the reference."""
     tensors = [t.clone().requires_grad_() for t in (x, y, values)]
     expected, size = reference(*tensors, phi, keep)
-    received = engine(*tensors, phi, keep)
+    received = sums(engine, *tensors, phi, keep)
     assert isinstance(received, Features)
     assert received.log_scale.shape == (*x.shape[:-1], 1)
     result = received.unscaled()
     assert result.shape == expected.shape
     assert ((result - expected).abs() <= tolerance * size).all()
     with torch.no_grad():
-        assert ((engine(x, y, values, phi, keep).unscaled() - expected).abs() <= tolerance * size).all()
+        assert ((sums(engine, x, y, values, phi, keep).unscaled() - expected).abs() <= tolerance * size).all()
     # Weights that make every row count the same, whatever its scale.
     weight = torch.randn_like(expected) / size.detach().amax(-1, keepdim=True).clamp(min=1e-300)
     for mine, theirs in zip(

@@ -11,7 +11,7 @@ from torch import Tensor
 import hrf
 from attention import data
 from attention.data import random
-from attention.engines import check_equal, inputs, reference
+from attention.engines import check_equal, inputs, reference, sums
 from features.registry import MAPS, PARTLY_EXACT, build
 from hrf import tuning
 from hrf._attention import angular, clusters, dispatch
@@ -49,10 +49,10 @@ def angular_hybrid(n=8, m=6, share=True, **arguments):
 )
 def test_equals_the_reference(n, m, heads, share):
     phi = angular_hybrid(n, m, heads=heads, share=share)
-    check_equal(angular.sums, *inputs(2, 3, length=70, keys=50, dim=5), phi)
+    check_equal(angular, *inputs(2, 3, length=70, keys=50, dim=5), phi)
     crowded = inputs(2, 3, length=60, keys=70, dim=5)
     crowded[1][..., :60, :] = crowded[1][..., :1, :]  # nearly all keys in one code
-    check_equal(angular.sums, *crowded, phi)
+    check_equal(angular, *crowded, phi)
 
 
 def test_other_hybrids_of_two_exponential_bases():
@@ -61,7 +61,7 @@ def test_other_hybrids_of_two_exponential_bases():
     coefficient = hrf.coefficients.Angular(5, n_projections=3)
     phi = hrf.Hybrid([hrf.Trigonometric(5, n_projections=7), single], [coefficient]).double()
     assert angular.serves(phi)
-    check_equal(angular.sums, *inputs(2, length=20, keys=30, dim=5), phi)
+    check_equal(angular, *inputs(2, length=20, keys=30, dim=5), phi)
 
 
 def test_serves_no_other_map():
@@ -80,13 +80,13 @@ def test_any_length(length, keys):
     phi = angular_hybrid(n=6)
     x, y, values = inputs(1, length=length, keys=keys, dim=5)
     expected, size = reference(x, y, values, phi)
-    assert ((angular.sums(x, y, values, phi).unscaled() - expected).abs() <= 1e-8 * size).all()
+    assert ((sums(angular, x, y, values, phi).unscaled() - expected).abs() <= 1e-8 * size).all()
 
 
 @pytest.mark.parametrize(("length", "keys"), [(0, 5), (5, 0), (0, 0)])
 def test_nothing_sums_to_zero(length, keys):
     for engine, phi in ((angular, angular_hybrid()), (clusters, clustered(dim=5))):
-        result = engine.sums(*inputs(2, 3, length=length, keys=keys, dim=5), phi)
+        result = sums(engine, *inputs(2, 3, length=length, keys=keys, dim=5), phi)
         assert result.values.shape == (2, 3, length, 5)
         assert result.log_scale.shape == (2, 3, length, 1)
         assert not result.unscaled().any()
@@ -104,9 +104,9 @@ def short(monkeypatch):
 @pytest.mark.parametrize(("length", "keys"), [(5, 50), (50, 5), (16, 17), (70, 50)])
 def test_long_rows_are_taken_in_parts(heads, length, keys):
     phi, tensors = angular_hybrid(heads=heads), inputs(2, 3, length=length, keys=keys, dim=5)
-    check_equal(angular.sums, *tensors, phi)
+    check_equal(angular, *tensors, phi)
     keep = torch.rand(2, 1, keys) < 0.5
-    check_equal(angular.sums, *tensors, phi, keep)
+    check_equal(angular, *tensors, phi, keep)
 
 
 @pytest.mark.parametrize("heads", [None, 3])
@@ -116,7 +116,7 @@ def test_learned_projections_have_the_gradients_of_all_parts(heads, monkeypatch)
     weight = torch.randn(2, 3, 40, 5, dtype=torch.float64)
 
     def gradient():
-        return torch.autograd.grad((angular.sums(*tensors, phi).unscaled() * weight).sum(), omega)[0]
+        return torch.autograd.grad((sums(angular, *tensors, phi).unscaled() * weight).sum(), omega)[0]
 
     expected = gradient()
     monkeypatch.setattr(tuning, "ANGULAR_TOKENS", 16)
@@ -130,7 +130,7 @@ def test_parts_on_scales_of_their_own(long):
     x, y, values = inputs(2, length=40, keys=48, dim=5)
     some = y[..., 16 * long : 16 * (long + 1), :]
     some *= 30 / some.norm(dim=-1, keepdim=True)  # exponents of 450, above a third of the range of float64
-    check_equal(angular.sums, x, y, values, angular_hybrid())
+    check_equal(angular, x, y, values, angular_hybrid())
 
 
 @pytest.mark.usefixtures("short")
@@ -139,7 +139,7 @@ def test_parts_without_keys_have_no_scale():
     x = 20 * torch.nn.functional.normalize(torch.randn(2, 1, 5), dim=-1)
     y, keep = torch.zeros(2, 17, 5), torch.arange(17) == 16
     y[:, 16:] = -x  # the last part; features of the first base, the only one that counts, are exp(−200)
-    values, log_scale = angular.sums(x, y, torch.ones(2, 17, 1), angular_hybrid().float(), keep)
+    values, log_scale = sums(angular, x, y, torch.ones(2, 17, 1), angular_hybrid().float(), keep)
     expected = -x.double().square().sum(-1)
     received = values.squeeze(-1).double().log() + log_scale.squeeze(-1)
     assert ((received - expected).abs() <= 8 * 400 * torch.finfo(torch.float32).eps).all()
@@ -149,15 +149,15 @@ def test_no_key_at_all_for_a_row():
     keep = torch.ones(2, 3, 40, dtype=torch.bool)
     keep[1, 2] = False
     x, y, values = inputs(2, 3, length=30, keys=40, dim=5)
-    check_equal(angular.sums, x, y, values, angular_hybrid(), keep)
-    assert not angular.sums(x, y, values, angular_hybrid(), keep).unscaled()[1, 2].any()
+    check_equal(angular, x, y, values, angular_hybrid(), keep)
+    assert not sums(angular, x, y, values, angular_hybrid(), keep).unscaled()[1, 2].any()
 
 
 def test_opposite_vectors_keep_their_digits():
     """At x = −y all bits differ and only the first base counts, however much smaller it is."""
     phi = angular_hybrid().float()
     x = 8 * torch.nn.functional.normalize(torch.randn(2, 1, 5), dim=-1)
-    values, log_scale = angular.sums(x, -x, torch.ones(2, 1, 1), phi)
+    values, log_scale = sums(angular, x, -x, torch.ones(2, 1, 1), phi)
     expected = -x.double().square().sum(-1)  # positive features are exact there
     received = values.squeeze(-1).double().log() + log_scale.squeeze(-1)
     # Exponents of at most 64, rounded a few times; those of the second base are 128 larger.
@@ -200,13 +200,13 @@ def test_clusters_equal_the_reference_whole_and_in_parts(base, variant, heads, m
     torch.manual_seed(5)
     phi, tensors = clustered(base, heads, **VARIANTS[variant]), inputs(3, length=70, keys=50, dim=DIM)
     tensors[1] *= torch.linspace(0.2, 3, 50).unsqueeze(-1)  # the largest logarithms are not in the first span
-    check_equal(clusters.sums, *tensors, phi)
+    check_equal(clusters, *tensors, phi)
     monkeypatch.setattr(tuning, "CLUSTER_TOKENS", 20)
     monkeypatch.setattr(tuning, "PAIR_FLOATS", 1_000)
     monkeypatch.setattr(tuning, "CLUSTER_FLOATS", 500)
-    check_equal(clusters.sums, *tensors, phi)
+    check_equal(clusters, *tensors, phi)
     if not phi.recenter:  # the reference has masked keys in the means
-        check_equal(clusters.sums, *tensors, phi, torch.rand(3, 50) < 0.6)
+        check_equal(clusters, *tensors, phi, torch.rand(3, 50) < 0.6)
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -220,8 +220,8 @@ def test_masked_keys_are_as_if_they_were_not_there(base):
     expected, size = reference(x, *kept, phi)
     masked = ~keep.unsqueeze(-1)
     for fill in (0.0, 1e3):
-        result = clusters.sums(
-            x, y.masked_fill(masked, fill), values.masked_fill(masked, torch.nan), phi, keep
+        result = sums(
+            clusters, x, y.masked_fill(masked, fill), values.masked_fill(masked, torch.nan), phi, keep
         )
         assert ((result.unscaled() - expected).abs() <= 1e-8 * size).all()
 
@@ -235,20 +235,20 @@ def test_no_key_of_a_cluster_for_a_row(base):
     expected, size = reference(x, y, values, phi, keep)
     for watched in (False, True):
         tensors = [t.requires_grad_(watched) for t in (x, y, values)]
-        result = clusters.sums(*tensors, phi, keep).unscaled()
+        result = sums(clusters, *tensors, phi, keep).unscaled()
         assert ((result - expected).abs() <= 1e-8 * size).all()
         assert not result[1].any()
     for gradient in torch.autograd.grad(result.sum(), tensors):
         assert gradient.isfinite().all()
         assert not gradient[1].any()
-    assert not clusters.sums(x, y, values, phi, torch.zeros_like(keep)).unscaled().any()
+    assert not sums(clusters, x, y, values, phi, torch.zeros_like(keep)).unscaled().any()
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_clusters_of_any_length(base):
     phi = clustered(base, **VARIANTS["exact"])
     for length, keys in ((1, 1), (1, 40), (40, 1)):
-        check_equal(clusters.sums, *inputs(2, length=length, keys=keys, dim=DIM), phi)
+        check_equal(clusters, *inputs(2, length=length, keys=keys, dim=DIM), phi)
 
 
 def test_all_pairs_exact_is_softmax_attention():
@@ -257,9 +257,9 @@ def test_all_pairs_exact_is_softmax_attention():
         phi.query_centers, phi.key_centers, base="separable", exact=torch.ones(3, 3, dtype=torch.bool)
     )
     x, y, values = inputs(2, length=40, keys=50, dim=DIM)
-    sums = clusters.sums(x, y, values, exact).unscaled()
+    found = sums(clusters, x, y, values, exact).unscaled()
     expected = torch.softmax(x @ y.mT, -1) @ values
-    torch.testing.assert_close(sums / sums[..., -1:], expected)
+    torch.testing.assert_close(found / found[..., -1:], expected)
 
 
 @pytest.mark.parametrize("name", ["partly exact moments", "partly exact shifted"])

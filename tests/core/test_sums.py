@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hrf
-from attention.engines import inputs, reference
+from attention.engines import inputs, reference, sums
 from hrf import _core as core
 from hrf._attention import angular, clusters
 
@@ -44,7 +44,7 @@ def test_sums_with_and_without(monkeypatch, threads, by_core, dtype, masked, ind
     keep = torch.arange(140) < torch.tensor([100, 140]).view(2, 1, 1) if masked else None
     expected, size = reference(x, y, values, phi, keep)
     engine = angular if index < 2 else clusters
-    found = engine.sums(*(t.to(dtype) for t in (x, y, values)), phi.to(dtype), keep).unscaled()
+    found = sums(engine, *(t.to(dtype) for t in (x, y, values)), phi.to(dtype), keep).unscaled()
     assert ((found - expected).abs() <= 2**8 * torch.finfo(dtype).eps * size).all()
 
 

@@ -245,7 +245,7 @@ def test_complex_rule_is_exact_at_the_centres():
     assert matrices.shape == (2, 3, 4, 7)
     z = matrices * r.unsqueeze(-2) + s.unsqueeze(-3) / matrices
     assert z.abs().max() < 1e-14
-    mse = theory.exponential_mse(r[0, 0], s[0, 1], 1, matrices[0, 0, 1])
+    mse = theory.exponential_log_mse(r[0, 0], s[0, 1], 1, matrices[0, 0, 1]).exp()
     assert mse < 1e-24
 
 

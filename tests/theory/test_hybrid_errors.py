@@ -9,48 +9,28 @@ from hrf.theory import (
     Moments,
     Scaled,
     angle,
+    angular_hybrid_log_mse,
     angular_moments,
-    gaussian_hybrid_mse,
+    gaussian_hybrid_log_mse,
     hybrid_covariance,
-    limit_ratio,
     log_corrected_bound,
     log_limit_ratio,
     log_max_relative_error,
+    log_max_relative_error_base,
     log_paper_bound,
     log_sphere_relative_error_angular,
+    log_sphere_relative_error_positive,
+    log_sphere_relative_error_trigonometric,
     log_tight_bound,
-    max_relative_error,
-    pairwise_angle,
-    paper_bound,
-    positive_mse,
-    scaled_sum,
-    sphere_relative_error_angular,
-    sphere_relative_error_positive,
-    sphere_relative_error_trigonometric,
-    tight_bound,
-    trigonometric_mse,
-    w,
-)
-from hrf.theory.hybrid_errors import (
-    angular_hybrid_log_mse,
-    angular_hybrid_mse,
-    bipolar_log_mse,
-    gaussian_moments,
-)
-from hrf.theory.map_errors import (
-    exponential_covariance,
-    positive_log_mse,
-    positive_relative_error,
-    trigonometric_relative_error,
-)
-from hrf.theory.orthogonal import complement
-from hrf.theory.sphere import (
-    angular_same_length_log_mse,
-    angular_same_length_mse,
-    corrected_bound,
     log_w,
-    max_relative_error_base,
+    pairwise_angle,
+    positive_log_mse,
+    scaled_sum,
+    trigonometric_log_mse,
 )
+from hrf.theory.hybrid_errors import bipolar_log_mse, gaussian_moments
+from hrf.theory.map_errors import exponential_covariance
+from hrf.theory.orthogonal import complement
 from theory.references import gauss_hermite, haar_blocks, rotated_pair, terms, within_five_standard_errors
 
 
@@ -210,10 +190,11 @@ def quadrature_mse(moments, *, shared, n_projections):
 @pytest.mark.parametrize("shared", [True, False])
 def test_hybrids_equal_quadrature(shared):
     angular = quadrature_mse(angular_moments(angle(X, Y), 3), shared=shared, n_projections=5)
-    torch.testing.assert_close(angular_hybrid_mse(X, Y, 5, 3, shared=shared), angular, rtol=1e-10, atol=0)
+    mse = angular_hybrid_log_mse(X, Y, 5, 3, shared=shared).exp()
+    torch.testing.assert_close(mse, angular, rtol=1e-10, atol=0)
     moments = gaussian_moments(X, Y, 3, sigma=0.9, radius=0.7)
     gaussian = quadrature_mse(moments, shared=shared, n_projections=5)
-    mse = gaussian_hybrid_mse(X, Y, 5, 3, sigma=0.9, radius=0.7, shared=shared)
+    mse = gaussian_hybrid_log_mse(X, Y, 5, 3, sigma=0.9, radius=0.7, shared=shared).exp()
     torch.testing.assert_close(mse, gaussian, rtol=1e-10, atol=0)
 
 
@@ -222,20 +203,21 @@ def test_the_angular_hybrid_is_the_theorem_of_the_paper(shared):
     generator = torch.Generator().manual_seed(0)
     x, y = 0.6 * torch.randn(2, 8, 4, dtype=torch.float64, generator=generator)
     m, n, q = 5, 3, angle(x, y) / math.pi
-    expected = q * (q - q / n + 1 / n) * positive_mse(x, y, m)
-    expected += (1 - q) * (1 - q + q / n) * trigonometric_mse(x, y, m)
+    expected = q * (q - q / n + 1 / n) * positive_log_mse(x, y, m).exp()
+    expected += (1 - q) * (1 - q + q / n) * trigonometric_log_mse(x, y, m).exp()
     if shared:
         lengths = x.square().sum(-1) - y.square().sum(-1)
         expected -= (2 / m) * (2 * (x * y).sum(-1)).exp() * (1 - lengths.cos()) * q * (1 - 1 / n - q + q / n)
-    torch.testing.assert_close(angular_hybrid_mse(x, y, m, n, shared=shared), expected, rtol=1e-11, atol=0)
+    mse = angular_hybrid_log_mse(x, y, m, n, shared=shared).exp()
+    torch.testing.assert_close(mse, expected, rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_the_angular_hybrid_is_exact_at_both_poles(orthogonal):
     poles = torch.stack([X, -X])
-    assert angular_hybrid_mse(X, poles, 5, 4, orthogonal=orthogonal).tolist() == [0, 0]
-    huge = angular_hybrid_log_mse(100 * X, 100 * poles, 5, 4, orthogonal=orthogonal)
-    assert huge.tolist() == [-math.inf, -math.inf]
+    for scale in (1, 100):
+        log_mse = angular_hybrid_log_mse(scale * X, scale * poles, 5, 4, orthogonal=orthogonal)
+        assert log_mse.tolist() == [-math.inf, -math.inf]
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -318,7 +300,7 @@ def test_the_angular_hybrid_of_a_zero_vector_has_fair_and_independent_bits():
     positive = terms(omega, x, y, antithetic=True).mean(-1)
     trigonometric = terms(omega, x, y, imaginary, antithetic=False).mean(-1)
     estimates = lam * positive + (1 - lam) * trigonometric
-    exact = angular_hybrid_mse(x, y, m, n, orthogonal=True)
+    exact = angular_hybrid_log_mse(x, y, m, n, orthogonal=True).exp()
     assert within_five_standard_errors(estimates, 1.0, exact)
     # orthogonal directions would be this much better if the zero vector had one
     wrong = angular_moments(angle(x, y), n, dim=dim)
@@ -339,9 +321,9 @@ def test_the_angular_hybrid_on_haar_blocks_has_the_orthogonal_mse(shared):
     trigonometric = terms(omega if shared else other, x, y, imaginary, antithetic=False).mean(-1)
     estimates = lam * positive + (1 - lam) * trigonometric
     kernel = math.exp(x @ y)
-    exact = angular_hybrid_mse(x, y, m, n, shared=shared, orthogonal=True)
-    assert within_five_standard_errors(estimates, kernel, exact)
-    assert not within_five_standard_errors(estimates, kernel, angular_hybrid_mse(x, y, m, n, shared=shared))
+    for orthogonal in (True, False):
+        mse = angular_hybrid_log_mse(x, y, m, n, shared=shared, orthogonal=orthogonal).exp()
+        assert within_five_standard_errors(estimates, kernel, mse) == orthogonal
 
 
 # Spheres: errors and bounds.
@@ -358,32 +340,29 @@ def pairs(r):
 @pytest.mark.parametrize("r", [0.3, 1.0, 2.5])
 def test_errors_on_the_sphere_are_those_of_vectors(r):
     x, y = pairs(r)
-    theta, kernel, tolerance = angle(x, y), (x * y).sum(-1).exp(), {"rtol": 1e-12, "atol": 1e-14}
-    for on_sphere, of_vectors in (
-        (sphere_relative_error_trigonometric, trigonometric_relative_error),
-        (sphere_relative_error_positive, positive_relative_error),
-    ):
-        torch.testing.assert_close(on_sphere(THETA, r, 7), of_vectors(x, y, 7), **tolerance)
+    theta, dot = angle(x, y), (x * y).sum(-1)
+    checked = [
+        (log_sphere_relative_error_trigonometric(THETA, r, 7), trigonometric_log_mse(x, y, 7)),
+        (log_sphere_relative_error_positive(THETA, r, 7), positive_log_mse(x, y, 7)),
+    ]
     for shared in (True, False):
-        expected = angular_hybrid_mse(x, y, 7, 3, shared=shared)
-        found = sphere_relative_error_angular(theta, r, 7, 3)
-        torch.testing.assert_close(found, expected.sqrt() / kernel, **tolerance)
-        torch.testing.assert_close(angular_same_length_mse(theta, r, 7, 3), expected, rtol=1e-12, atol=1e-20)
+        of_vectors = angular_hybrid_log_mse(x, y, 7, 3, shared=shared)
+        checked.append((log_sphere_relative_error_angular(theta, r, 7, 3), of_vectors))
+    for on_sphere, log_mse in checked:
+        torch.testing.assert_close(on_sphere.exp(), (log_mse / 2 - dot).exp(), rtol=1e-12, atol=1e-14)
 
 
 def test_errors_vanish_exactly_at_the_poles():
     poles = torch.tensor([0.0, math.pi], dtype=torch.float64)
-    assert sphere_relative_error_angular(poles, 3.0, 7, 3).tolist() == [0, 0]
-    assert sphere_relative_error_trigonometric(poles, 3.0, 7)[0].item() == 0
-    assert sphere_relative_error_positive(poles, 3.0, 7)[1].item() == 0
+    assert log_sphere_relative_error_angular(poles, 3.0, 7, 3).tolist() == [-math.inf, -math.inf]
+    assert log_sphere_relative_error_trigonometric(poles, 3.0, 7)[0].item() == -math.inf
+    assert log_sphere_relative_error_positive(poles, 3.0, 7)[1].item() == -math.inf
 
 
 def test_logarithms_are_finite_for_a_radius_of_a_hundred():
     inner = THETA[1:-1]
     log_error = log_sphere_relative_error_angular(inner, 100.0, 7, 3)
     assert bool(log_error.isfinite().all())
-    log_mse = angular_same_length_log_mse(inner, 100.0, 7, 3)
-    torch.testing.assert_close(log_mse, 2 * log_error + 2e4 * inner.cos(), rtol=1e-13, atol=0)
     assert log_error[0].item() > 1.9e4  # cos²(π/16) · 2r²
 
 
@@ -412,27 +391,28 @@ def test_the_maximum_is_that_of_a_fine_grid(r, n):
 
 def test_the_bases_reach_their_maximum_at_a_pole():
     poles = torch.tensor([0.0, math.pi], dtype=torch.float64)
-    largest = max_relative_error_base(1.3, 5).item()
-    assert math.isclose(largest, math.exp(3.38) * (1 - math.exp(-6.76)) / math.sqrt(10), rel_tol=1e-13)
-    assert math.isclose(sphere_relative_error_positive(poles, 1.3, 5)[0].item(), largest, rel_tol=1e-13)
-    assert math.isclose(sphere_relative_error_trigonometric(poles, 1.3, 5)[1].item(), largest, rel_tol=1e-13)
-    assert max_relative_error(1.3, 5, 4) < largest
-
-
-def test_values_are_exponentials_of_logarithms_and_scale_with_the_projections():
-    pairs = (
-        (paper_bound, log_paper_bound),
-        (corrected_bound, log_corrected_bound),
-        (tight_bound, log_tight_bound),
-        (limit_ratio, log_limit_ratio),
-        (max_relative_error, log_max_relative_error),
+    largest = log_max_relative_error_base(1.3, 5).item()
+    value = math.exp(3.38) * (1 - math.exp(-6.76)) / math.sqrt(10)
+    assert math.isclose(largest, math.log(value), rel_tol=1e-13)
+    assert math.isclose(log_sphere_relative_error_positive(poles, 1.3, 5)[0].item(), largest, rel_tol=1e-13)
+    assert math.isclose(
+        log_sphere_relative_error_trigonometric(poles, 1.3, 5)[1].item(), largest, rel_tol=1e-13
     )
-    for value, logarithm in pairs:
-        assert math.isclose(value(1.5, 3, 4).item(), math.exp(logarithm(1.5, 3, 4).item()), rel_tol=1e-14)
-        assert math.isclose(value(1.5, 12, 4).item(), value(1.5, 3, 4).item() / 2, rel_tol=1e-12)
-        assert logarithm(100.0, 3, 4).isfinite()
-    assert math.isclose(w(0.7).item(), math.exp(log_w(0.7).item()), rel_tol=1e-15)
-    assert math.isclose(w(1e-5).item(), 4e-10, rel_tol=1e-9)
+    assert log_max_relative_error(1.3, 5, 4) < largest
+
+
+@pytest.mark.parametrize(
+    "logarithm",
+    [log_paper_bound, log_corrected_bound, log_tight_bound, log_limit_ratio, log_max_relative_error],
+)
+def test_errors_halve_with_four_times_the_projections_and_do_not_overflow(logarithm):
+    gain = logarithm(1.5, 3, 4) - logarithm(1.5, 12, 4)
+    assert math.isclose(gain.item(), math.log(2), rel_tol=1e-11)
+    assert logarithm(100.0, 3, 4).isfinite()
+
+
+def test_w_of_a_small_radius():
+    assert math.isclose(log_w(1e-5).item(), math.log(4e-10), rel_tol=1e-9)
 
 
 # Numbers beyond float64.

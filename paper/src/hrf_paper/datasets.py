@@ -169,10 +169,6 @@ class Vocabulary:
             raise ValueError(f"a word is not in the vocabulary, and neither is {UNKNOWN}")
         return torch.tensor(ids, dtype=torch.long)
 
-    def decode(self, ids: Tensor) -> list[str]:
-        """Return the words of numbers ``(n,)``."""
-        return [self.words[i] for i in ids.tolist()]
-
 
 class Corpus(NamedTuple):
     """A text in numbers, ``(n,)`` per split, with `END` after each line."""

@@ -147,17 +147,10 @@ def _verdicts(data: dict[str, Any]) -> str:
         verdict = verdict_text(*(claim[key] for key in ("matched", "total", "cases", "criterion")))
         cells = [*texts, verdict]
         rows.append(pages.row(cells, classes=["verdict"], style=claim["verdict"], names=_HEADER))
-    return _html(_HEADER, rows, ' class="claims"') + "\n"
+    return pages.table(_HEADER, rows, style="claims") + "\n"
 
 
 def _grid(table: Table) -> str:
     caption = f"<p><small>{escape(table.caption)}.</small></p>\n" if table.caption else ""
-    grid = _html(table.header, map(pages.row, table.rows))
+    grid = pages.table(table.header, map(pages.row, table.rows))
     return f'<h2>{escape(table.title)}</h2>\n<div class="wide">{grid}</div>\n{caption}'
-
-
-def _html(header: Sequence[str], rows: Iterable[str], attributes: str = "") -> str:
-    """Return a table of rows that `pages.row` formatted."""
-    body = "\n".join(rows)
-    head = pages.row(header, "th")
-    return f"<table{attributes}>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"

@@ -86,12 +86,14 @@ def record(
 ) -> dict[str, Any]:
     """Collect a run for JSON. Measured times stand under ``timings``; the rest depends on the seed alone."""
     seed = f" --seed {settings.seed}" if settings.seed else ""
+    known = experiment.by_option(settings.seed)
+    option = next((option for option, given in known.items() if given == settings), "")
     plain, measured = judged(claims)
     return {
         "experiment": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
-        "command": f"hrf reproduce {experiment.name}{experiment.option(settings) or ''}{seed}",
+        "command": f"hrf reproduce {experiment.name}{option}{seed}",
         "settings": asdict(settings),
         "versions": versions(),
         "claims": plain,
@@ -156,9 +158,7 @@ def restate(place: Path, *, figures: bool = False) -> list[Path]:
 
 def stored_settings(experiment: Experiment[Any], data: dict[str, Any]) -> Any:
     """Return the settings of a stored run; a ``ValueError`` if the experiment has no such settings."""
-    sizes: tuple[dict[str, bool], ...] = ({}, {"quick": True}, {"full": True})
-    for size in sizes:
-        settings = replace(experiment.settings(**size), seed=data["settings"]["seed"])
+    for settings in experiment.by_option(data["settings"]["seed"]).values():
         if json.loads(json.dumps(asdict(settings))) == data["settings"]:
             return settings
     raise ValueError(f"the stored settings of {experiment.name} are none of its settings; run it again")

@@ -62,15 +62,16 @@ def test_lines_follow_the_lemmas_of_the_sphere(result):
     theta = torch.tensor(result.angles, dtype=torch.float64) * math.pi
     m = {c.name: c.n_projections for c in result.curves}
     x, y = on_sphere(result)
-    gaussian = theory.gaussian_hybrid_mse(x, y, m["Gaussian hybrid"], 8, sigma=1.0, radius=1.0)
+    gaussian = theory.gaussian_hybrid_log_mse(x, y, m["Gaussian hybrid"], 8, sigma=1.0, radius=1.0)
     expected = {
-        "trigonometric": theory.sphere_relative_error_trigonometric(theta, 1.0, m["trigonometric"]),
-        "FAVOR+": theory.sphere_relative_error_positive(theta, 1.0, m["FAVOR+"]),
-        "angular hybrid": theory.sphere_relative_error_angular(theta, 1.0, m["angular hybrid"], 8),
-        "Gaussian hybrid": gaussian.sqrt() / (x * y).sum(-1).exp(),
+        "trigonometric": theory.log_sphere_relative_error_trigonometric(theta, 1.0, m["trigonometric"]),
+        "FAVOR+": theory.log_sphere_relative_error_positive(theta, 1.0, m["FAVOR+"]),
+        "angular hybrid": theory.log_sphere_relative_error_angular(theta, 1.0, m["angular hybrid"], 8),
+        "Gaussian hybrid": gaussian / 2 - (x * y).sum(-1),
     }
-    for name, errors in expected.items():
-        torch.testing.assert_close(inner(curve(result, name).exact), inner(errors), rtol=1e-9, atol=0)
+    for name, logarithms in expected.items():
+        found = inner(curve(result, name).exact)
+        torch.testing.assert_close(found, inner(logarithms.exp()), rtol=1e-9, atol=0)
 
 
 def test_exact_ends_and_peaks(result):

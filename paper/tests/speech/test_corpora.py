@@ -19,7 +19,7 @@ EXCERPT = data_folder() / "librispeech-excerpt"
 
 @pytest.mark.skipif(not EXCERPT.is_dir(), reason="needs librispeech-excerpt in $HRF_DATA")
 def test_the_excerpt_of_librispeech():
-    found = librispeech("train-clean-100", EXCERPT, channels=20)
+    found = librispeech("train-clean-100", EXCERPT.name, channels=20)
     assert len(found) == 131
     assert {u.speaker for u in found} == {"19", "26", "27"}
     assert sum(len(u.text.split()) for u in found) == 2095
@@ -39,7 +39,7 @@ def test_spoken_digits():
 def test_missing_and_changed_data_get_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("HRF_DATA", str(tmp_path))
     with pytest.raises(MissingData, match=r"download_librispeech\('dev-clean'\)"):
-        librispeech("dev-clean", tmp_path)
+        librispeech("dev-clean")
     with pytest.raises(MissingData, match="set HRF_DATA to the folder that holds fsdd-subset/"):
         spoken_digits()
     (tmp_path / "fsdd-subset").mkdir()
@@ -47,7 +47,7 @@ def test_missing_and_changed_data_get_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="has the SHA-256"):
         spoken_digits()
     with pytest.raises(ValueError, match="LibriSpeech has no part 'clean'"):
-        download_librispeech("clean", tmp_path)
+        download_librispeech("clean")
 
 
 def archive() -> bytes:
@@ -66,13 +66,14 @@ def archive() -> bytes:
 
 def test_archives_are_downloaded_checked_and_unpacked(tmp_path, monkeypatch):
     content = archive()
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
     monkeypatch.setattr(corpora, "urlopen", lambda url, timeout: io.BytesIO(content))
     with pytest.raises(ValueError, match="has the SHA-256"):
-        download_librispeech("dev-clean", tmp_path)
-    assert not list(tmp_path.iterdir())
+        download_librispeech("dev-clean")
+    assert not list((tmp_path / "librispeech").iterdir())
     monkeypatch.setitem(corpora.ARCHIVES, "dev-clean", sha256(content).hexdigest())
-    download_librispeech("dev-clean", tmp_path)
-    (found,) = librispeech("dev-clean", tmp_path)
+    download_librispeech("dev-clean")
+    (found,) = librispeech("dev-clean")
     assert (found.name, found.speaker, found.text) == ("1-2-0000", "1", "HELLO")
 
 
@@ -80,6 +81,7 @@ def test_no_network_gets_a_sentence(tmp_path, monkeypatch):
     def fail(url, timeout):
         raise OSError("no route to host")
 
+    monkeypatch.setenv("HRF_DATA", str(tmp_path))
     monkeypatch.setattr(corpora, "urlopen", fail)
     with pytest.raises(MissingData, match="cannot be downloaded: no route to host"):
-        download_librispeech("dev-clean", tmp_path)
+        download_librispeech("dev-clean")

@@ -19,7 +19,7 @@ CHANNELS = 20
 def excerpt() -> Speech:
     """Return the shortest utterances of the excerpt, and others of a chapter that is held out."""
     found = sorted(
-        librispeech("train-clean-100", data_folder() / "librispeech-excerpt", channels=CHANNELS),
+        librispeech("train-clean-100", "librispeech-excerpt", channels=CHANNELS),
         key=lambda utterance: len(utterance.features),
     )
     held_out = [u for u in found if u.name.startswith(("26-496", "19-198"))]

@@ -27,7 +27,7 @@ from torch.nn.functional import embedding_bag, pad
 
 from hrf import _core as core
 from hrf import tuning
-from hrf._attention.call import LabelBlocks, joined, nothing, recompute, with_ones
+from hrf._attention.call import LabelBlocks, nothing, recompute, with_ones
 from hrf._attention.dense import Scratch
 from hrf.features.base import Side
 from hrf.features.coefficients import Angular
@@ -36,15 +36,10 @@ from hrf.features.hybrid import Hybrid
 from hrf.numerics import Features, can_look, check_finite, finite, half_square
 
 __all__ = [
-    "CodeEngine",
-    "CodeState",
-    "CodeSums",
     "Codes",
-    "CompiledCodes",
     "serves",
     "split",
     "stream",
-    "sums",
 ]
 
 
@@ -517,11 +512,6 @@ def stream(
         assert state is not None
         for q in queries:
             yield Features(*run(partial(engine.read, rows, state), q, state.sums))
-
-
-def sums(x: Tensor, y: Tensor, values: Tensor, feature_map: Hybrid, keep: Tensor | None = None) -> Features:
-    """Return what `stream` yields, for all queries at once: ``(..., H, L, c)``."""
-    return joined(stream(x, y, values, feature_map, keep), x)
 
 
 def _run(function: Callable[..., Result], *tensors: Tensor | None) -> Result:

@@ -23,7 +23,7 @@ treat parts of a long row the same way (`recompute`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -55,10 +55,7 @@ __all__ = [
     "Outputs",
     "Part",
     "Path",
-    "Quotients",
-    "Stream",
     "by_rows",
-    "joined",
     "nothing",
     "parts",
     "prepare",
@@ -190,12 +187,6 @@ def nothing(x: Tensor, y: Tensor, values: Tensor) -> Features:
 def with_ones(values: Tensor) -> Tensor:
     """Append a column of ones, whose sums are the denominators."""
     return pad(values, (0, 1), value=1.0)
-
-
-def joined(parts: Iterable[Features], x: Tensor) -> Features:
-    """Concatenate streamed sums for queries ``(..., L, d)``."""
-    every = zip(*parts, strict=True)
-    return Features(*(torch.cat([p.flatten(0, -2) for p in t]).unflatten(0, x.shape[:-1]) for t in every))
 
 
 @dataclass(frozen=True)

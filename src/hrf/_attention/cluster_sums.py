@@ -34,13 +34,9 @@ from hrf.numerics import Features, finite
 
 __all__ = [
     "LOG2E",
-    "BlockProducts",
-    "ClusterStates",
     "ClusteredTokens",
     "Default",
-    "OuterProducts",
     "PairEngine",
-    "PairProducts",
     "Pairs",
     "Residuals",
     "added",

@@ -33,7 +33,7 @@ from typing_extensions import Self, override
 
 from hrf import _core as core
 from hrf import tuning
-from hrf._attention.call import Call, LabelBlocks, joined, nothing, parts, with_ones
+from hrf._attention.call import Call, LabelBlocks, nothing, parts, with_ones
 from hrf._attention.carry import Carry, Past, prepare
 from hrf._attention.cluster_sums import (
     LOG2E,
@@ -54,7 +54,7 @@ from hrf.features.cluster_features import Active
 from hrf.features.clustered import ClusteredHybrid
 from hrf.numerics import Features, finite, full_precision
 
-__all__ = ["Clustered", "Exact", "Lists", "met", "prepare_clustered", "stream", "sums"]
+__all__ = ["Clustered", "Exact", "met", "prepare_clustered", "stream"]
 
 
 class Exact(PairEngine):
@@ -262,13 +262,6 @@ def stream(
             total = added(total, engine.sums())
         assert total is not None
         yield Features(total.values, finite(total.log_scale) / LOG2E)
-
-
-def sums(
-    x: Tensor, y: Tensor, values: Tensor, feature_map: ClusteredHybrid, keep: Tensor | None = None
-) -> Features:
-    """Return what `stream` yields, for all queries at once: ``(..., H, L, c)``."""
-    return joined(stream(x, y, values, feature_map, keep), x)
 
 
 def _engines(

@@ -362,20 +362,14 @@ def _measure(proposal: Proposal, problem: Problem, timed: Tensor, settings: Sett
     feature_map: FeatureMap = proposal.make().float()
     _check_state(feature_map, settings)
     error = problem.error(feature_map, settings.n_redraws, Generator().manual_seed(settings.seed + 1))
-    if not math.isfinite(error.high):
-        raise ArithmeticError("its estimates overflow or vanish")
-    return Candidate(
-        name=proposal.name,
-        family=proposal.family,
-        feature_map=feature_map,
-        width=feature_map.active_width,
-        flops=feature_map.flops(),
-        error=error.value,
-        low=error.low,
-        high=error.high,
-        predicted=predicted_error(feature_map, problem.queries, problem.keys),
-        seconds=seconds(feature_map, timed),
-        note=proposal.note,
+    return Candidate.measured(
+        proposal.name,
+        proposal.family,
+        feature_map,
+        error,
+        predicted_error(feature_map, problem.queries, problem.keys),
+        seconds(feature_map, timed),
+        proposal.note,
     )
 
 

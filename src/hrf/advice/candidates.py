@@ -70,11 +70,11 @@ def cost_in(unit: Unit, reference: FeatureMap, vectors: Tensor) -> Cost:
     return lambda feature_map: feature_map.flops() / reference.flops()
 
 
-def seconds(feature_map: FeatureMap, vectors: Tensor) -> float:
+def seconds(feature_map: FeatureMap, vectors: Tensor, repeats: int = _REPEATS) -> float:
     """Measure the seconds per vector to map a batch ``(L, d)``."""
     times = []
     with torch.no_grad():
-        for _ in range(1 + _REPEATS):
+        for _ in range(1 + repeats):
             start = time.perf_counter()
             feature_map.active_queries(vectors)
             times.append(time.perf_counter() - start)
@@ -194,7 +194,10 @@ def largest_within(build: Callable[[int], FeatureMap], cost: Cost, limit: float)
         limit: the largest cost allowed.
     """
     one, two = cost(build(1)), cost(build(2))
-    return _at_least_one(math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one)))
+    size = math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one))
+    if size < 1:
+        raise ValueError("even one projection costs more than the budget")
+    return size
 
 
 def largest_measured(build: Callable[[int], FeatureMap], cost: Cost, limit: float, start: int) -> int:
@@ -210,12 +213,6 @@ def largest_measured(build: Callable[[int], FeatureMap], cost: Cost, limit: floa
             largest = size  # the last one is the best known
         size = max(1, min(4 * size, round(size * limit / spent)))
     return max(1, largest)
-
-
-def _at_least_one(size: int) -> int:
-    if size < 1:
-        raise ValueError("even one projection costs more than the budget")
-    return size
 
 
 _POINTS_PER_CLUSTER = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hrf.advice.candidates import Unit
-from hrf.advice.errors import GramObjective, Objective, SummaryFinding
+from hrf.advice.errors import GramObjective, Interval, Objective, SummaryFinding
 from hrf.features.base import FeatureMap
 from hrf.report import count, number
 
@@ -109,6 +109,15 @@ class Candidate:
     predicted: float | None
     seconds: float
     note: str = ""
+
+    @classmethod
+    def measured(
+        cls, name: str, family: str, feature_map: FeatureMap, error: Interval, *rest: Any
+    ) -> Candidate:
+        """Return the candidate of a map and its error; ``rest`` is all from ``predicted`` on."""
+        if not math.isfinite(error.high):
+            raise ArithmeticError("its estimates overflow or vanish")
+        return cls(name, family, feature_map, feature_map.active_width, feature_map.flops(), *error, *rest)
 
     def with_note(self, remark: str) -> Candidate:
         """Return the candidate with one more remark."""

@@ -271,18 +271,12 @@ def _settings(data: LabelledRows, problem: GramProblem, **options: Any) -> Setti
 def _measured(name: MapName, feature_map: Any, problem: GramProblem, settings: Settings) -> Candidate:
     feature_map = feature_map.float()
     error = problem.error(feature_map, settings.n_redraws, Generator().manual_seed(settings.seed + 1))
-    if not math.isfinite(error.high):
-        raise ArithmeticError("its estimates overflow or vanish")
-    return Candidate(
-        name=name,
-        family=_FAMILIES.get(name, "fitted"),
-        feature_map=feature_map,
-        width=feature_map.active_width,
-        flops=feature_map.flops(),
-        error=error.value,
-        low=error.low,
-        high=error.high,
-        predicted=predicted_gram_error(feature_map, problem.held_out.x),
-        seconds=seconds(feature_map, problem.held_out.x.float()),
-        note=_NOTES[name],
+    return Candidate.measured(
+        name,
+        _FAMILIES.get(name, "fitted"),
+        feature_map,
+        error,
+        predicted_gram_error(feature_map, problem.held_out.x),
+        seconds(feature_map, problem.held_out.x.float()),
+        _NOTES[name],
     )

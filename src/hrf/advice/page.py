@@ -168,12 +168,7 @@ def _all_maps(advice: Advice) -> str:
     ignored = f"ignores {terms_of(advice.settings).ignores}"
     rows.append(_html_row(uniform_cells(advice), ignored, "uniform"))
     rows += [_row(c, "") for c in advice.beyond]
-    return f"""<div class="wide"><table>
-<thead>{pages.row([*HEADER, "note"], "th", ["note"])}</thead>
-<tbody>
-{chr(10).join(rows)}
-</tbody>
-</table></div>"""
+    return f'<div class="wide">{pages.table([*HEADER, "note"], rows, ["note"])}</div>'
 
 
 def _left_out(advice: Advice) -> str:

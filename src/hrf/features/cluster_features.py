@@ -323,6 +323,12 @@ class _Geometry(NamedTuple):
     key_center: Tensor
 
 
+_SHRINKAGE_SAMPLES, _SHRINKAGE_DRAWS = (
+    128,
+    4,
+)  # queries and keys, and draws of ω, that a shrinkage is fitted to
+
+
 class ClusterEstimates(ClusterFeatures):
     """Estimates and closed-form errors of a clustered map."""
 
@@ -403,14 +409,12 @@ class ClusterEstimates(ClusterFeatures):
         """Return the exact exponent xᵀrⱼ + rᵢᵀy' of every pair: ``(..., L, S)``."""
         return x @ g.key_center.mT + g.query_center @ (y - g.key_center).mT
 
-    def _best_shrinkage(
-        self, x: Tensor, y: Tensor, seed: int, n_samples: int = 128, n_draws: int = 4
-    ) -> Tensor:
+    def _best_shrinkage(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """Return the s with the least mean squared error over pairs and draws of ω, weighted as in attention.
 
         With an estimate E of e = exp(x'ᵀy'), it is the s of the regression of e − 1 on E − 1.
         """
-        x, y = (u[..., :: max(1, u.shape[-2] // n_samples), :] for u in (x, y))
+        x, y = (u[..., :: max(1, u.shape[-2] // _SHRINKAGE_SAMPLES), :] for u in (x, y))
         g = self._geometry(x, y)
         u, v = x - g.query_center, y - g.key_center
         weight = self._log_weight(x, y, g).softmax(-1).square()
@@ -418,7 +422,7 @@ class ClusterEstimates(ClusterFeatures):
         other, generator = copy.deepcopy(self.feature_map), Generator().manual_seed(seed)
         assert other is not None
         estimates = []
-        for _ in range(n_draws):
+        for _ in range(_SHRINKAGE_DRAWS):
             # One draw for all heads, so that no head depends on another.
             for omega in other.all_projections():
                 omega.omega.copy_(draw(omega.kind, *omega.omega.shape[-2:], generator=generator))

@@ -34,8 +34,9 @@ from hrf.theory.orthogonal import (
 __all__ = [
     "Moments",
     "angle",
+    "angular_hybrid_log_mse",
     "angular_moments",
-    "gaussian_hybrid_mse",
+    "gaussian_hybrid_log_mse",
     "hybrid_covariance",
     "pairwise_angle",
 ]
@@ -211,34 +212,20 @@ def angular_hybrid_log_mse(
     shared: bool = True,
     orthogonal: bool = False,
 ) -> Tensor:
-    """Log MSE of the angular hybrid, λ = θ/π (paper, Theorem D.1); ``orthogonal`` applies to both ω and τ."""
+    """Log MSE of the angular hybrid, λ = θ/π (paper, Theorem D.1); ``orthogonal`` applies to both ω and τ.
+
+    The MSE is zero at x = y and at x = −y.
+
+    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    >>> angular_hybrid_log_mse(x, torch.stack([x, -x]), 8, 4).exp()
+    tensor([0., 0.], dtype=torch.float64)
+    """
     dim, zero = x.shape[-1] if orthogonal else None, ~(x.any(-1) & y.any(-1))
     moments = angular_moments(angle(x, y), n_coefficient_projections, dim=dim, zero=zero)
     return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal)
 
 
-def angular_hybrid_mse(
-    x: Tensor,
-    y: Tensor,
-    n_projections: int,
-    n_coefficient_projections: int,
-    *,
-    shared: bool = True,
-    orthogonal: bool = False,
-) -> Tensor:
-    """MSE of the angular hybrid (paper, Theorem D.1): zero at x = y and at x = −y.
-
-    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
-    >>> angular_hybrid_mse(x, torch.stack([x, -x]), 8, 4)
-    tensor([0., 0.], dtype=torch.float64)
-    """
-    log_mse = angular_hybrid_log_mse(
-        x, y, n_projections, n_coefficient_projections, shared=shared, orthogonal=orthogonal
-    )
-    return log_mse.exp()
-
-
-def gaussian_hybrid_mse(
+def gaussian_hybrid_log_mse(
     x: Tensor,
     y: Tensor,
     n_projections: int,
@@ -249,7 +236,7 @@ def gaussian_hybrid_mse(
     shared: bool = True,
     orthogonal: bool = False,
 ) -> Tensor:
-    """MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1).
+    """Log MSE of the normalised bipolar Gaussian hybrid (paper, Theorem F.1).
 
     The theorem says that sharing rows between the bases does not change the MSE; this holds only where
     ‖x‖² − ‖y‖² is a multiple of 2π, for instance on a sphere. ``orthogonal`` applies to ω and τ.
@@ -257,4 +244,4 @@ def gaussian_hybrid_mse(
     moments = gaussian_moments(
         x, y, n_coefficient_projections, sigma=sigma, radius=radius, orthogonal=orthogonal
     )
-    return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal).exp()
+    return bipolar_log_mse(x, y, moments, n_projections, shared=shared, orthogonal=orthogonal)

@@ -42,63 +42,36 @@ from hrf.theory.orthogonal import Scaled, orthogonal_excess, orthogonal_share, s
 __all__ = [
     "Products",
     "covariance_of_products",
-    "exponential_mse",
+    "exponential_log_mse",
+    "optimal_log_mse",
     "optimal_log_relative_mse",
-    "positive_mse",
-    "trigonometric_mse",
+    "positive_log_mse",
+    "trigonometric_log_mse",
 ]
 
 
 def trigonometric_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """Log MSE(trig) = 2xᵀy + ‖Δ‖² + 2 log(1 − e^{−‖Δ‖²}) − log 2m (paper, Lemma 2.2)."""
-    return _trigonometric_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
-
-
-def trigonometric_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """MSE(trig) (paper, Lemma 2.2); zero where x = y.
+    """Log MSE(trig) = 2xᵀy + ‖Δ‖² + 2 log(1 − e^{−‖Δ‖²}) − log 2m (paper, Lemma 2.2); the MSE is zero where x = y.
 
     >>> x = torch.tensor([[0.3, 0.4], [0.0, 1.0]])
-    >>> trigonometric_mse(x, x, 8)
+    >>> trigonometric_log_mse(x, x, 8).exp()
     tensor([0., 0.])
     """
-    return trigonometric_log_mse(x, y, n_projections, orthogonal=orthogonal).exp()
-
-
-def trigonometric_relative_error(
-    x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False
-) -> Tensor:
-    """√MSE(trig)/SM(x, y) (paper, Definition 3.3)."""
-    return (_trigonometric_variance(x, y, n_projections, orthogonal).log() / 2).exp()
+    square = (x - y).square().sum(-1)
+    variance = _relative_variance(square, -square, n_projections, x.shape[-1] if orthogonal else None)
+    return variance.log() + 2 * _dot(x, y)
 
 
 def positive_log_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """Log MSE(++) = 2xᵀy + ‖z‖² + 2 log(1 − e^{−‖z‖²}) − log 2m (paper, Lemma 2.2)."""
-    return _positive_variance(x, y, n_projections, orthogonal).log() + 2 * (x * y).sum(-1)
-
-
-def positive_mse(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """MSE(++) (paper, Lemma 2.2); zero where x = −y.
+    """Log MSE(++) = 2xᵀy + ‖z‖² + 2 log(1 − e^{−‖z‖²}) − log 2m (paper, Lemma 2.2); the MSE is zero where x = −y.
 
     >>> x = torch.tensor([[0.3, 0.4], [0.0, 1.0]])
-    >>> positive_mse(x, -x, 8)
+    >>> positive_log_mse(x, -x, 8).exp()
     tensor([0., 0.])
     """
-    return positive_log_mse(x, y, n_projections, orthogonal=orthogonal).exp()
-
-
-def positive_relative_error(x: Tensor, y: Tensor, n_projections: int, *, orthogonal: bool = False) -> Tensor:
-    """√MSE(++)/SM(x, y) (paper, Definition 3.3)."""
-    return (_positive_variance(x, y, n_projections, orthogonal).log() / 2).exp()
-
-
-def _trigonometric_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: bool) -> Scaled:
-    square = (x - y).square().sum(-1)
-    return _relative_variance(square, -square, n_projections, x.shape[-1] if orthogonal else None)
-
-
-def _positive_variance(x: Tensor, y: Tensor, n_projections: int, orthogonal: bool) -> Scaled:
     square = (x + y).square().sum(-1)
-    return _relative_variance(square, square, n_projections, x.shape[-1] if orthogonal else None)
+    variance = _relative_variance(square, square, n_projections, x.shape[-1] if orthogonal else None)
+    return variance.log() + 2 * _dot(x, y)
 
 
 def _relative_variance(square: Tensor, bilinear: Tensor, n_projections: int, dim: int | None) -> Scaled:
@@ -243,31 +216,16 @@ def exponential_log_mse(
     antithetic: bool = True,
     orthogonal: bool = False,
 ) -> Tensor:
-    """Log MSE(K̂_A) = 2xᵀy + log of ``exponential_covariance`` with A = B; −inf where K̂_A is exact."""
+    """Log MSE(K̂_A) = 2xᵀy + log of ``exponential_covariance`` with A = B; −inf where K̂_A is exact.
+
+    >>> x, y = torch.tensor([0.5, 0.0]), torch.tensor([0.0, 0.5])
+    >>> exponential_log_mse(x, y, 1, antithetic=False).exp()  # A = I, single: e^{2xᵀy}(e^{‖x + y‖²} − 1)
+    tensor(0.6487)
+    """
     covariance = exponential_covariance(
         x, y, n_projections, (matrix, matrix), (antithetic, antithetic), orthogonal
     )
     return covariance.log() + 2 * _dot(x, y)
-
-
-def exponential_mse(
-    x: Tensor,
-    y: Tensor,
-    n_projections: int,
-    matrix: Tensor | None = None,
-    *,
-    antithetic: bool = True,
-    orthogonal: bool = False,
-) -> Tensor:
-    """MSE(K̂_A): the exponential of ``exponential_log_mse``.
-
-    >>> x, y = torch.tensor([0.5, 0.0]), torch.tensor([0.0, 0.5])
-    >>> exponential_mse(x, y, 1, antithetic=False)  # A = I, single: e^{2xᵀy}(e^{‖x + y‖²} − 1)
-    tensor(0.6487)
-    """
-    return exponential_log_mse(
-        x, y, n_projections, matrix, antithetic=antithetic, orthogonal=orthogonal
-    ).exp()
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -348,6 +306,10 @@ def optimal_log_mse(
         a: The a_l, below 1/8: a number, or one per column of the basis, ``(..., d)``.
         basis: Q, ``(..., d, d)`` with orthonormal columns; None for the identity.
         orthogonal: Whether the rows come in Haar blocks, for equal a_l only.
+
+    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    >>> optimal_log_mse(x, -x, 8, 0.0).exp()  # a = 0 is the positive map: exact where x + y = 0
+    tensor(0., dtype=torch.float64)
     """
     z = x + y
     zeta = z if basis is None else (z.unsqueeze(-2) @ basis).squeeze(-2)
@@ -355,21 +317,3 @@ def optimal_log_mse(
     form, square = (zeta.square() / (1 - 8 * a)).sum(-1), z.square().sum(-1)
     relative = optimal_log_relative_mse(form, square, n_projections, a, orthogonal=orthogonal)
     return relative + 2 * (x * y).sum(-1)
-
-
-def optimal_mse(
-    x: Tensor,
-    y: Tensor,
-    n_projections: int,
-    a: Tensor | float,
-    basis: Tensor | None = None,
-    *,
-    orthogonal: bool = False,
-) -> Tensor:
-    """MSE: the exponential of ``optimal_log_mse``.
-
-    >>> x = torch.tensor([0.6, 0.8], dtype=torch.float64)
-    >>> optimal_mse(x, -x, 8, 0.0)  # a = 0 is the positive map: exact where x + y = 0
-    tensor(0., dtype=torch.float64)
-    """
-    return optimal_log_mse(x, y, n_projections, a, basis, orthogonal=orthogonal).exp()

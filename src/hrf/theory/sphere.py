@@ -1,8 +1,8 @@
 """Relative errors on the sphere ‖x‖ = ‖y‖ = r as functions of the angle θ (paper, Lemma 3.4 and Theorem 3.5).
 
 ε_θ = √MSE / e^{xᵀy}. The two bases mirror each other, ε_θ(trig) = ε_{π−θ}(++), and the angular hybrid mixes
-their squares with E(1 − λ̂)² and E λ̂². Every function has a logarithmic twin, since ε grows like e^{2r²}.
-All rows, ω and τ, are independent here.
+their squares with E(1 − λ̂)² and E λ̂². All rows, ω and τ, are independent here. All functions return logarithms, since
+ε grows like e^{2r²}, and W(r) overflows beyond r = 18. Radii are numbers or tensors.
 
 These are special cases of ``hrf.theory.map_errors`` and ``hrf.theory.hybrid_errors``, written out on their own: an
 independent witness, with which tests compare the general forms.
@@ -12,8 +12,7 @@ The largest relative error on a sphere of radius r, and bounds for it (paper, Le
 The bases reach W(r)/√(2m). The angular hybrid stays below the bases, by r^{−1/2} at a fixed number n of
 coefficient projections and by r^{−1} only if n grows like r. Theorem 3.5 promises r^{−1} for every n, which
 is false for large r: its proof drops a factor r where it bounds max_θ (θ/π) e^{2r² cos θ}. Two bounds that
-hold are given beside it. Radii are numbers or tensors; every function has a logarithmic twin, since W(r) overflows
-beyond r = 18.
+hold are given beside it.
 """
 
 from __future__ import annotations
@@ -26,21 +25,16 @@ from torch import Tensor
 from hrf.theory.hybrid_errors import angular_moments
 
 __all__ = [
-    "limit_ratio",
     "log_corrected_bound",
     "log_limit_ratio",
     "log_max_relative_error",
     "log_max_relative_error_base",
     "log_paper_bound",
     "log_sphere_relative_error_angular",
+    "log_sphere_relative_error_positive",
+    "log_sphere_relative_error_trigonometric",
     "log_tight_bound",
-    "max_relative_error",
-    "paper_bound",
-    "sphere_relative_error_angular",
-    "sphere_relative_error_positive",
-    "sphere_relative_error_trigonometric",
-    "tight_bound",
-    "w",
+    "log_w",
 ]
 
 
@@ -62,6 +56,10 @@ def log_sphere_relative_error_angular(
 
     The rows of a base are independent, not orthogonal. On a sphere the error is then the same whether or not the
     two bases share their rows.
+
+    >>> theta = torch.tensor([0.0, 1.0, torch.pi], dtype=torch.float64)
+    >>> log_sphere_relative_error_angular(theta, 1.0, 32, 8).exp()
+    tensor([0.0000, 0.2162, 0.0000], dtype=torch.float64)
     """
     moments = angular_moments(theta, n_coefficient_projections)
     positive = moments.square.log() + 2 * log_sphere_relative_error_positive(theta, r, n_projections)
@@ -71,78 +69,30 @@ def log_sphere_relative_error_angular(
     return torch.logaddexp(positive, trigonometric) / 2
 
 
-def sphere_relative_error_trigonometric(theta: Tensor, r: Tensor | float, n_projections: int) -> Tensor:
-    """ε_θ(trig) = (2m)^{−1/2} e^{2r² sin²(θ/2)} (1 − e^{−4r² sin²(θ/2)}) (paper, Lemma 3.4)."""
-    return log_sphere_relative_error_trigonometric(theta, r, n_projections).exp()
-
-
-def sphere_relative_error_positive(theta: Tensor, r: Tensor | float, n_projections: int) -> Tensor:
-    """ε_θ(++) = (2m)^{−1/2} e^{2r² cos²(θ/2)} (1 − e^{−4r² cos²(θ/2)}) (paper, Lemma 3.4)."""
-    return log_sphere_relative_error_positive(theta, r, n_projections).exp()
-
-
-def sphere_relative_error_angular(
-    theta: Tensor, r: Tensor | float, n_projections: int, n_coefficient_projections: int
-) -> Tensor:
-    """ε_θ of the angular hybrid (paper, Theorem 3.5): zero at θ = 0 and θ = π.
-
-    >>> theta = torch.tensor([0.0, 1.0, torch.pi], dtype=torch.float64)
-    >>> sphere_relative_error_angular(theta, 1.0, 32, 8)
-    tensor([0.0000, 0.2162, 0.0000], dtype=torch.float64)
-    """
-    return log_sphere_relative_error_angular(theta, r, n_projections, n_coefficient_projections).exp()
-
-
-def angular_same_length_log_mse(
-    theta: Tensor, r: Tensor | float, n_projections: int, n_coefficient_projections: int
-) -> Tensor:
-    """Log MSE of the angular hybrid for inputs of one length, 2 log ε_θ + 2r² cos θ."""
-    log_error = log_sphere_relative_error_angular(theta, r, n_projections, n_coefficient_projections)
-    return 2 * log_error + 2 * r**2 * theta.cos()
-
-
-def angular_same_length_mse(
-    theta: Tensor, r: Tensor | float, n_projections: int, n_coefficient_projections: int
-) -> Tensor:
-    """MSE of the angular hybrid for inputs of one length (paper, after Theorem D.1, corrected).
-
-    It is (1/2m) E λ̂² e^{8r²cos²(θ/2) − 2r²} (1 − e^{−4r²cos²(θ/2)})²
-    plus (1/2m) E(1 − λ̂)² e^{2r²} (1 − e^{−4r²sin²(θ/2)})², with the moments of ``angular_moments``.
-    The paper prints E λ̂(1 − λ̂) in place of E(1 − λ̂)² = (1 − q)(1 − q + q/n).
-    """
-    return angular_same_length_log_mse(theta, r, n_projections, n_coefficient_projections).exp()
-
-
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def log_w(r: Tensor | float) -> Tensor:
-    """Log W(r) = 2r² + log(1 − e^{−4r²}) (paper, Lemma 3.4)."""
+    """Log W(r) = 2r² + log(1 − e^{−4r²}), W(r) = e^{2r²}(1 − e^{−4r²}) (paper, Lemma 3.4).
+
+    >>> log_w(1.0)
+    tensor(1.9815, dtype=torch.float64)
+    """
     square = _radius(r).square()
     return 2 * square + torch.log(-torch.expm1(-4 * square))
 
 
-def w(r: Tensor | float) -> Tensor:
-    """W(r) = e^{2r²}(1 − e^{−4r²}) (paper, Lemma 3.4).
-
-    >>> w(1.0)
-    tensor(7.2537, dtype=torch.float64)
-    """
-    return log_w(r).exp()
-
-
 def log_max_relative_error_base(r: Tensor | float, n_projections: int) -> Tensor:
-    """Log of the largest relative error of either base, W(r)/√(2m) (paper, Lemma 3.4)."""
+    """Log of the largest relative error of either base, W(r)/√(2m) (paper, Lemma 3.4), at θ = π or θ = 0."""
     return log_w(r) - math.log(2 * n_projections) / 2
 
 
-def max_relative_error_base(r: Tensor | float, n_projections: int) -> Tensor:
-    """The largest relative error of either base, W(r)/√(2m) (paper, Lemma 3.4), at θ = π or θ = 0."""
-    return log_max_relative_error_base(r, n_projections).exp()
-
-
 def log_max_relative_error(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """Log max_θ ε_θ of the angular hybrid, by a grid over half of the angles and golden-section search."""
+    """Log max_θ ε_θ of the angular hybrid, by a grid over half of the angles and golden-section search.
+
+    >>> (log_max_relative_error(1.0, 32, 8) - log_max_relative_error_base(1.0, 32)).exp()
+    tensor(0.2432, dtype=torch.float64)
+    """
     r = _radius(r)[..., None]
 
     def error(theta: Tensor) -> Tensor:
@@ -159,44 +109,28 @@ def log_max_relative_error(r: Tensor | float, n_projections: int, n_coefficient_
     return error((low + high) / 2).squeeze(-1)
 
 
-def max_relative_error(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """max_θ ε_θ of the angular hybrid on the sphere of radius r, exact to rounding.
-
-    >>> max_relative_error(1.0, 32, 8) / max_relative_error_base(1.0, 32)
-    tensor(0.2432, dtype=torch.float64)
-    """
-    return log_max_relative_error(r, n_projections, n_coefficient_projections).exp()
-
-
 def log_paper_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """Log of ``paper_bound``."""
+    """Log of (W/(r√2m)) √(1/π − 1/(nπ) + 1/(n√π)), as printed (paper, Theorem 3.5).
+
+    The exact maximum exceeds it for r > 4.128 (n = 1), 6.234 (n = 2), 10.44 (n = 4) and 18.85 (n = 8).
+    """
     n = n_coefficient_projections
     inner = 1 / math.pi - 1 / (n * math.pi) + 1 / (n * math.sqrt(math.pi))
     return log_max_relative_error_base(r, n_projections) - _radius(r).log() + math.log(inner) / 2
 
 
-def paper_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """(W/(r√2m)) √(1/π − 1/(nπ) + 1/(n√π)), as printed (paper, Theorem 3.5).
-
-    The exact maximum exceeds it for r > 4.128 (n = 1), 6.234 (n = 2), 10.44 (n = 4) and 18.85 (n = 8).
-    """
-    return log_paper_bound(r, n_projections, n_coefficient_projections).exp()
-
-
 def log_corrected_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """Log of ``corrected_bound``."""
+    """Log of (W/(r√2m)) √(1/π − 1/(nπ) + r/(n√π)), r ≥ 1: Theorem 3.5 with the factor r that its proof lost."""
     n, r = n_coefficient_projections, _radius(r)
     inner = 1 / math.pi - 1 / (n * math.pi) + r / (n * math.sqrt(math.pi))
     return log_max_relative_error_base(r, n_projections) - r.log() + inner.log() / 2
 
 
-def corrected_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """(W/(r√2m)) √(1/π − 1/(nπ) + r/(n√π)) for r ≥ 1: Theorem 3.5 with the factor r that its proof lost."""
-    return log_corrected_bound(r, n_projections, n_coefficient_projections).exp()
-
-
 def log_tight_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """Log of ``tight_bound``."""
+    """Log of (W/√2m) √((1 − 1/n)/(8e r²) + 1/(4√e n r) + e^{−2r²}/(1 − e^{−4r²})²), r ≥ 1 (derived here).
+
+    The first two terms bound the peaks of q² e^{2r² cos θ} and q e^{2r² cos θ}, the last term bounds the other base.
+    """
     n, r = n_coefficient_projections, _radius(r)
     square = r.square()
     far_base = (-2 * square).exp() / torch.expm1(-4 * square).square()
@@ -204,22 +138,9 @@ def log_tight_bound(r: Tensor | float, n_projections: int, n_coefficient_project
     return log_max_relative_error_base(r, n_projections) + inner.log() / 2
 
 
-def tight_bound(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """(W/√2m) √((1 − 1/n)/(8e r²) + 1/(4√e n r) + e^{−2r²}/(1 − e^{−4r²})²), r ≥ 1 (derived here).
-
-    The first two terms bound the peaks of q² e^{2r² cos θ} and q e^{2r² cos θ}, the last term bounds the other base.
-    """
-    return log_tight_bound(r, n_projections, n_coefficient_projections).exp()
-
-
 def log_limit_ratio(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """Log of ``limit_ratio``."""
+    """Log of W(r)/√(2πmn), the limit of ε_θ/√θ as θ → 0 and of ε_θ/√(π − θ) as θ → π (paper, Theorem 3.5)."""
     return log_w(r) - math.log(2 * math.pi * n_projections * n_coefficient_projections) / 2
-
-
-def limit_ratio(r: Tensor | float, n_projections: int, n_coefficient_projections: int) -> Tensor:
-    """W(r)/√(2πmn), the limit of ε_θ/√θ as θ → 0 and of ε_θ/√(π − θ) as θ → π (paper, Theorem 3.5)."""
-    return log_limit_ratio(r, n_projections, n_coefficient_projections).exp()
 
 
 def _radius(r: Tensor | float) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 import hrf
 from hrf import catalogue
+from hrf.advice.candidates import largest_within
 
 BASES = ("trigonometric", "FAVOR+")
 HYBRIDS = ("angular hybrid", "Gaussian hybrid")
@@ -68,27 +69,12 @@ def matched(estimator: Estimator, matching: str, n_features: int) -> Estimator:
     """Return the hybrid at the size that one of `MATCHINGS` gives it against bases with ``n_features`` projections."""
     if matching == "m·n = D":
         return replace(estimator, n_projections=n_features // estimator.n_coefficient_projections)
-    cost = _width if matching == "equal width" else _flops
+    cost: Callable[[hrf.FeatureMap], int] = (
+        (lambda phi: phi.active_width) if matching == "equal width" else (lambda phi: phi.flops())
+    )
     limit = cost(replace(estimator, name="FAVOR+", n_projections=n_features).one())
-    m = _largest_within(lambda m: cost(replace(estimator, n_projections=m).one()), limit)
+    m = largest_within(lambda m: replace(estimator, n_projections=m).one(), cost, limit)
     return replace(estimator, n_projections=m)
-
-
-def _width(feature_map: hrf.FeatureMap) -> int:
-    return feature_map.active_width
-
-
-def _flops(feature_map: hrf.FeatureMap) -> int:
-    return feature_map.flops()
-
-
-def _largest_within(cost: Callable[[int], float], limit: float) -> int:
-    """Return the largest m whose cost is at most ``limit``. Costs are affine in m: two of them determine all."""
-    one, two = cost(1), cost(2)
-    m = math.floor(1 + (limit * (1 + 1e-9) - one) / (two - one))
-    if m < 1:
-        raise ValueError(f"one projection costs {one}, more than the {limit} to match")
-    return m
 
 
 # Many draws of a map's estimates: heads are independent, so a map with H heads makes H draws in one product.

@@ -85,9 +85,9 @@ class Claim:
         paper: its value.
         ours: the value of this run.
         sentence: the finding, computed from the numbers.
-        hits: whether each case is reproduced; or, if it is easier to count them:
-        matched: the number of cases that are reproduced; ``None`` where the paper claims nothing.
-        total: the number of all cases; ``None`` likewise.
+        hits: whether each case is reproduced; ``None`` where the paper claims nothing.
+        matched: the number of cases that are reproduced, or ``None``.
+        total: the number of all cases, or ``None``.
         cases: the noun for what is counted, in the plural.
         criterion: when a case counts as reproduced, where the claim leaves it open.
         matching: the rule by which sizes of estimators are matched, where it matters.
@@ -99,8 +99,8 @@ class Claim:
     paper: str
     ours: str
     sentence: str
-    matched: int | None = None
-    total: int | None = None
+    matched: int | None = field(init=False)
+    total: int | None = field(init=False)
     cases: str = ""
     criterion: str = ""
     matching: str = ""
@@ -109,15 +109,10 @@ class Claim:
     hits: InitVar[Collection[bool] | None] = None
 
     def __post_init__(self, hits: Collection[bool] | None) -> None:
-        if hits is not None:
-            object.__setattr__(self, "matched", sum(hits))
-            object.__setattr__(self, "total", len(hits))
-        if (self.matched is None) != (self.total is None):
-            raise ValueError(f"matched is {self.matched} and total is {self.total}; expected both or neither")
-        if self.matched is not None and self.total is not None and not 0 <= self.matched <= self.total > 0:
-            raise ValueError(
-                f"matched is {self.matched} of {self.total}; expected a share of at least one case"
-            )
+        if hits is not None and not hits:
+            raise ValueError("hits is empty; expected at least one case, or None")
+        object.__setattr__(self, "matched", None if hits is None else sum(hits))
+        object.__setattr__(self, "total", None if hits is None else len(hits))
         object.__setattr__(self, "verdict", verdict_of(self.matched, self.total))
 
     @property
@@ -230,13 +225,13 @@ class Experiment(Generic[S]):
         smaller = [] if self.scaled is None else scaled_down(settings, self.full)
         return [*self.tables(settings, results), *smaller]
 
-    def option(self, settings: Any) -> str | None:
-        """Return the option of the command that gives these settings, ``None`` if no option does."""
-        sizes = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}
-        for option, size in sizes.items():
-            if replace(self.settings(**size), seed=settings.seed) == settings:  # type: ignore[type-var]
-                return option
-        return None
+    def by_option(self, seed: int) -> dict[str, S]:
+        """Return the settings by the option of the command that gives them."""
+        sizes: dict[str, dict[str, bool]] = {"": {}, " --quick": {"quick": True}, " --full": {"full": True}}
+        return {
+            option: replace(self.settings(**size), seed=seed)  # type: ignore[type-var]
+            for option, size in sizes.items()
+        }
 
 
 def run(

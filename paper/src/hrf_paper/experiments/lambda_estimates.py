@@ -167,8 +167,7 @@ def _no_variance(settings: LambdaEstimatesSettings, results: Results) -> Claim:
         claim="The angular coefficient has no variance at θ = 0 and at θ = π (Section 3).",
         paper="0 at both ends",
         ours=f"{angular[0]} and {angular[1]}",
-        matched=sum(value == 0 for value in ends["angular"]),
-        total=2,
+        hits=[value == 0 for value in ends["angular"]],
         cases="ends",
         sentence=f"The variance of the angular coefficient is {angular[0]} at 0 and {angular[1]} at π; the variance of "
         f"the Gaussian coefficient with n = {large} is {gaussian[0]} at 0 and {gaussian[1]} at π.",

@@ -253,7 +253,8 @@ def curves(
     if tuned:
         first, last, every = training.steps, training.steps + settings.tuned_steps, settings.tuned_steps
     steps = [float(step) for step in range(first + every, last + 1, every)]
-    found = [_padded(_delivered(part), len(steps)) for part in method_parts(settings, results, method)]
+    found = [_delivered(part) for part in method_parts(settings, results, method)]
+    found = [curve + [0.0] * (len(steps) - len(curve)) for curve in found]
     if tuned:
         ends = [_delivered(part)[-1:] for part in method_parts(settings, results, "exact")]
         return [float(first), *steps], [end + curve for end, curve in zip(ends, found, strict=True)]
@@ -262,10 +263,6 @@ def curves(
 
 def _delivered(part: dict[str, Any]) -> list[float]:
     return [100 * point["delivered"] for point in part["curve"]]
-
-
-def _padded(values: list[float], length: int) -> list[float]:
-    return values + [0.0] * (length - len(values))
 
 
 # Delivered shares and FLOPs of all methods, and trainings without a rule for denominators.
@@ -400,8 +397,7 @@ def _diverged(settings: SweepingSettings, results: Results) -> Claim:
         claim="Other settings of regular random features do not train: the loss is NaN.",
         paper=f"{DIVERGED} of {DIVERGED} settings",
         ours=f"{len(broken)} of {len(tried)} trainings",
-        matched=len(broken),
-        total=len(tried),
+        hits=[step is not None for step in tried.values()],
         cases="trainings",
         criterion="the loss is not a finite number at some step",
         sentence=f"Losses that were not a number, with the first such step: {listed}. The settings that are divided as "

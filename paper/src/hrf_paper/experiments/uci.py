@@ -157,12 +157,6 @@ def table_row(results: Results, key: str, kind: str, matching: str = MATCHINGS[0
     return {name: results[f"{name}, {label}"][key]["mean"] / UNIT for name, label in names.items()}
 
 
-def exact(results: Results, name: str, key: str) -> float | None:
-    """Return the exact MSE in the units of Table 1, ``None`` for estimators without a closed form."""
-    value = results[name][key].get("exact")
-    return None if value is None else value / UNIT
-
-
 def all_cases(settings: UCISettings) -> list[tuple[str, str, float]]:
     """Return data, scaling and length of every case."""
     return [(name, scaling, r) for name in PRINTED for scaling in SCALINGS for r in settings.radii]
@@ -209,36 +203,21 @@ def tables(settings: UCISettings, results: Results) -> list[Table]:
 # Statements of Section 4.1 and Table 1.
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """A statement that one estimator has a smaller exact MSE than another."""
-
-    better: str
-    worse: str
-    claim: str
-    paper: str
-    matching: str
-
-
-_COMPARISONS = (
-    _Comparison(
-        f"HRF-ort, {MATCHINGS[0]}",
-        f"HRF-iid, {MATCHINGS[0]}",
+# For each rival of HRF-ort: the claim, the paper's value, the matching.
+_COMPARISONS = {
+    f"HRF-iid, {MATCHINGS[0]}": (
         "Orthogonal projections improve the hybrid (HRF-ort against HRF-iid, Table 1).",
         "0.82 and 0.91 of the MSE",
         "equal m and n",
-    ),
-    *(
-        _Comparison(
-            f"HRF-ort, {MATCHINGS[0]}",
-            f"ORF-reg, {kind}",
-            f"HRF-ort against ORF-reg (Table 1), with {kind} features in the latter.",
-            "0.70 and 0.69 of the MSE",
-            MATCHINGS[0],
-        )
-        for kind in KINDS
-    ),
-)
+    )
+} | {
+    f"ORF-reg, {kind}": (
+        f"HRF-ort against ORF-reg (Table 1), with {kind} features in the latter.",
+        "0.70 and 0.69 of the MSE",
+        MATCHINGS[0],
+    )
+    for kind in KINDS
+}
 
 
 def claims(settings: UCISettings, results: Results) -> list[Claim]:
@@ -247,33 +226,37 @@ def claims(settings: UCISettings, results: Results) -> list[Claim]:
         *(_outperform(settings, results, matching) for matching in MATCHINGS),
         _order(settings, results),
         _numbers(settings, results),
-        *(_compared(settings, results, comparison) for comparison in _COMPARISONS),
+        *(_compared(settings, results, rival, *texts) for rival, texts in _COMPARISONS.items()),
         _closed_forms(settings, results),
     ]
 
 
-def wins(settings: UCISettings, results: Results, kind: str, matching: str) -> list[float]:
-    """Return the lengths r of the settings in which a hybrid has the smallest mean MSE of all."""
-    rows = [
-        (radius, table_row(results, case_key(name, scaling, radius), kind, matching))
-        for name, scaling, radius in all_cases(settings)
-    ]
-    return [r for r, row in rows if min(row[h] for h in HYBRIDS) < min(row[b] for b in BASELINES)]
+def _rows(
+    settings: UCISettings, results: Results, kind: str, matching: str = MATCHINGS[0]
+) -> list[dict[str, float]]:
+    """Return the row of Table 1 of every case."""
+    return [table_row(results, case_key(*case), kind, matching) for case in all_cases(settings)]
+
+
+def wins(settings: UCISettings, results: Results, kind: str, matching: str) -> list[bool]:
+    """Return whether a hybrid has the smallest mean MSE of all, case by case."""
+    rows = _rows(settings, results, kind, matching)
+    return [min(row[h] for h in HYBRIDS) < min(row[b] for b in BASELINES) for row in rows]
 
 
 def _outperform(settings: UCISettings, results: Results, matching: str) -> Claim:
-    total = len(all_cases(settings))
+    cases = all_cases(settings)
+    total, each = len(cases), len(cases) // len(settings.radii)
     found = {kind: wins(settings, results, kind, matching) for kind in KINDS}
-    count = {kind: len(lengths) for kind, lengths in found.items()}
+    count = {kind: sum(hits) for kind, hits in found.items()}
     texts = [f"{hits} of {total} ({kind})" for kind, hits in count.items()]
-    each = total // len(settings.radii)
-    by_radius = ", ".join(f"{found['positive'].count(r)} (r = {r:g})" for r in settings.radii)
+    lengths = [r for (_, _, r), hit in zip(cases, found["positive"], strict=True) if hit]
+    by_radius = ", ".join(f"{lengths.count(r)} (r = {r:g})" for r in settings.radii)
     return Claim(
         claim="HRFs outperform all other methods (Section 4.1, Table 1).",
         paper="on both data sets",
         ours=f"in {', '.join(texts)}",
-        matched=sum(count.values()),
-        total=total * len(KINDS),
+        hits=[hit for hits in found.values() for hit in hits],
         cases="settings",
         matching=matching,
         sentence=f"With {matching} a hybrid has the smallest mean MSE in {count['trigonometric']} of {total} "
@@ -283,30 +266,22 @@ def _outperform(settings: UCISettings, results: Results, matching: str) -> Claim
 
 
 def _order(settings: UCISettings, results: Results) -> Claim:
-    count = {
-        kind: sum(
-            _ordered(table_row(results, case_key(name, scaling, radius), kind))
-            for name, scaling, radius in all_cases(settings)
-        )
+    # Rows are in the order of the paper, best first.
+    found = {
+        kind: [[*row.values()] == sorted(row.values()) for row in _rows(settings, results, kind)]
         for kind in KINDS
     }
-    total = len(all_cases(settings))
+    count, total = {kind: sum(hits) for kind, hits in found.items()}, len(all_cases(settings))
     return Claim(
         claim="HRF-ort < HRF-iid < ORF-reg < ORF-Had < Halton-R (Table 1).",
         paper="on both data sets",
         ours=f"{count['trigonometric']} (trigonometric) and {count['positive']} (positive) of {total}",
-        matched=sum(count.values()),
-        total=total * len(KINDS),
+        hits=[hit for hits in found.values() for hit in hits],
         cases="settings",
         matching=MATCHINGS[0],
         sentence=f"The whole order of the table appears in {count['trigonometric']} of {total} settings with "
         f"trigonometric baselines and in {count['positive']} with positive baselines.",
     )
-
-
-def _ordered(row: dict[str, float]) -> bool:
-    values = list(row.values())  # in the order of the paper, best first
-    return values == sorted(values)
 
 
 def _numbers(settings: UCISettings, results: Results) -> Claim:
@@ -330,27 +305,23 @@ def _numbers(settings: UCISettings, results: Results) -> Claim:
     )
 
 
-def _compared(settings: UCISettings, results: Results, comparison: _Comparison) -> Claim:
-    ratios = []
-    for case in all_cases(settings):
-        first, second = (
-            exact(results, name, case_key(*case)) for name in (comparison.better, comparison.worse)
-        )
-        assert first is not None
-        assert second is not None
-        ratios.append(first / second)
-    hits = sum(ratio < 1 for ratio in ratios)
+def _compared(
+    settings: UCISettings, results: Results, rival: str, claim: str, paper: str, matching: str
+) -> Claim:
+    """Judge whether HRF-ort has a smaller exact MSE than a rival."""
+    name, keys = f"HRF-ort, {MATCHINGS[0]}", [case_key(*case) for case in all_cases(settings)]
+    ratios = [results[name][key]["exact"] / results[rival][key]["exact"] for key in keys]
+    hits = [ratio < 1 for ratio in ratios]
     span = f"{number(min(ratios))} to {number(max(ratios))}"
     return Claim(
-        claim=comparison.claim,
-        paper=comparison.paper,
-        ours=f"in {hits} of {len(ratios)}; {span} of the MSE",
-        matched=hits,
-        total=len(ratios),
+        claim=claim,
+        paper=paper,
+        ours=f"in {sum(hits)} of {len(ratios)}; {span} of the MSE",
+        hits=hits,
         cases="settings",
-        matching=comparison.matching,
-        sentence=f"By the closed forms, {comparison.better} has a smaller MSE than {comparison.worse} in {hits} of "
-        f"{len(ratios)} settings: {span} of it.",
+        matching=matching,
+        sentence=f"By the closed forms, {name} has a smaller MSE than {rival} in {sum(hits)} of {len(ratios)} "
+        f"settings: {span} of it.",
     )
 
 
@@ -391,7 +362,7 @@ _MARKS = {"--": "o", ":": "s"}  # for estimators without a closed form
 def figure(settings: UCISettings, results: Results) -> Figure:
     """Draw the MSE over r for vectors of one length; baselines are trigonometric (dashed) and positive (dotted)."""
     drawing = canvas(13, 6)
-    count = {kind: len(wins(settings, results, kind, MATCHINGS[0])) for kind in KINDS}
+    count = {kind: sum(wins(settings, results, kind, MATCHINGS[0])) for kind in KINDS}
     headline(
         drawing,
         f"Hybrids win {count['positive']} of {len(all_cases(settings))} settings against positive baselines, "

@@ -106,18 +106,14 @@ def attention_received(queries: Tensor, keys: Tensor, method: Literal["exact"] |
     return received
 
 
-def _per_patch(feature_map: hrf.FeatureMap) -> int:
-    """Count both maps, the sum of keys, the denominator, the sum of queries and the product with it."""
-    return 2 * feature_map.flops() + (1 + 2 + 2 + 2) * feature_map.feature_dim
-
-
 def ranking_flops(method: Method, n_patches: int, dim: int) -> int:
     """Count the operations of a ranking, without the projections to queries and keys.
 
     Two per multiply-add, and one per exponential, division or sum: the accounting of `hrf.FeatureMap.flops`.
     """
     if isinstance(method, hrf.FeatureMap):
-        return n_patches * _per_patch(method)
+        # Both maps; the sum of keys, the denominator, the sum of queries and the product with it.
+        return n_patches * (2 * method.flops() + (1 + 2 + 2 + 2) * method.feature_dim)
     # Products, exponentials, row sums, divisions, column sums.
     return n_patches**2 * (2 * dim + 4) if method == "exact" else 0
 

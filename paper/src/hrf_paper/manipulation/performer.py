@@ -202,11 +202,6 @@ class Flops:
     encoder: float
     search: float
 
-    @property
-    def decision(self) -> float:
-        """All of one decision."""
-        return self.encoder + self.search
-
 
 class VisionPerformer(nn.Module):
     """Energies of actions, given an image and poses; the larger, the better.

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from hrf.report import folder as made
+from hrf.report import folder
 from hrf_paper.datasets import MissingData, checked, data_folder
 from hrf_paper.speech.audio import RATE, log_mel, read_audio, running_log_mel
 from hrf_paper.speech.utterances import Speech, Utterance, normalised
@@ -208,16 +208,15 @@ ARCHIVES = {
 _PIECE = 1 << 20  # bytes that are read at a time
 
 
-def librispeech(part: str, folder: Path | None = None, *, channels: int = 80) -> list[Utterance]:
+def librispeech(part: str, folder: str = "librispeech", *, channels: int = 80) -> list[Utterance]:
     """Load a part of LibriSpeech, in the order of its names.
 
     Args:
         part: a key of `ARCHIVES`.
-        folder: the folder with ``LibriSpeech/``; by default ``$HRF_DATA/librispeech``, where
-            `download_librispeech` puts it.
+        folder: the folder of ``$HRF_DATA`` with ``LibriSpeech/``; by default where `download_librispeech` puts it.
         channels: channels of the features.
     """
-    place = _place(folder) / "LibriSpeech" / part
+    place = data_folder() / folder / "LibriSpeech" / part
     if not place.is_dir():
         raise MissingData(
             f"{place} is not there; download it with hrf_paper.speech.corpora.download_librispeech({part!r})"
@@ -229,11 +228,11 @@ def librispeech(part: str, folder: Path | None = None, *, channels: int = 80) ->
     ]
 
 
-def download_librispeech(part: str, folder: Path | None = None) -> Path:
+def download_librispeech(part: str) -> Path:
     """Download an official archive, check it and unpack it; return the folder with ``LibriSpeech/``."""
     if part not in ARCHIVES:
         raise ValueError(f"LibriSpeech has no part {part!r}; expected one of {', '.join(ARCHIVES)}")
-    place = made(_place(folder))
+    place = folder(data_folder() / "librispeech")
     archive = place / f"{part}.tar.gz"
     received = sha256()
     try:
@@ -250,10 +249,6 @@ def download_librispeech(part: str, folder: Path | None = None) -> Path:
     finally:
         archive.unlink(missing_ok=True)
     return place
-
-
-def _place(folder: Path | None) -> Path:
-    return folder or data_folder() / "librispeech"
 
 
 def _transcripts(path: Path) -> list[tuple[str, str]]:
