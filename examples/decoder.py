@@ -1,7 +1,7 @@
 """A pretrained decoder, SmolLM2-135M, with summarised attention in all layers, nothing trained.
 
-``make example-decoder`` runs four parts: perplexity on WikiText-2 and Penn Treebank; passkeys hidden in long prompts; time
-to the first token and per token; errors beside block-sparse attention at equal exact pairs and at equal time. The
+``make example-decoder`` runs four parts: perplexity on WikiText-2 and Penn Treebank; passkeys hidden in long prompts;
+time to the first token and per token; errors beside block-sparse attention at equal exact pairs and at equal time. The
 constants of the method were chosen on the first 8,192 tokens of WikiText-2's test split, which is not used here: its
 validation split and the test split of Penn Treebank are.
 """

@@ -2,8 +2,8 @@
 
 A block of B keys is read by the B queries after it. *Cells* take the place of groups: they are made of the block's own
 queries ("members"), which are earlier than all readers, and a reader goes to the cell with the nearest mean. A query of
-rotary positions turns by a known angle on the way from a member to its readers; members are turned by the mean distance B
-first, and cells then fit readers better.
+rotary positions turns by a known angle on the way from a member to its readers; members are turned by the mean distance
+B first, and cells then fit readers better.
 
 Exact keys are chosen by the rule of ``plan.py``, with the mass that members have found outside of the block. One member
 tests each cell: where its output would be wrong, the cell computes all keys of the block exactly. Readers open clusters
