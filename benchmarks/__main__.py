@@ -19,13 +19,13 @@ try:
     from rich.console import Console
     from rich.progress import Progress
 
-    from benchmarks import attention, growth, maps, report, runner, sampling, summarised
+    from benchmarks import attention, growth, long_prompts, maps, report, runner, sampling, summarised
     from benchmarks.cases import Case
     from hrf.report import folder, write
 except ModuleNotFoundError as error:
     sys.exit(f"benchmarks need {error.name}: {INSTALL}")
 
-MODULES = (maps, attention, sampling, summarised)  # each has CASES, and SETTINGS by group
+MODULES = (maps, attention, sampling, summarised, long_prompts)  # each has CASES, and SETTINGS by group
 CASES = tuple(case for module in MODULES for case in module.CASES)
 THREADS = 2
 
