@@ -24,7 +24,18 @@ from benchmarks.speech_tables import (
     trained_rows,
     verdict_rows,
 )
-from benchmarks.summarised_tables import field_rows, long_rows, neighbour_rows, passage_rows, speech_rows
+from benchmarks.summarised_tables import (
+    field_rows,
+    generation_rows,
+    long_rows,
+    neighbour_rows,
+    passage_rows,
+    passkeys,
+    peer_rows,
+    perplexity_rows,
+    prompt_rows,
+    speech_rows,
+)
 from hrf.report import markdown_table
 
 RESULTS = Path("benchmarks/results")
@@ -159,6 +170,14 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "attention": (RESULTS / "bench.json", attention),
         "summarised": (RESULTS / "summarised.json", summarised),
         "converted": (RESULTS / "minilm.json", converted),
+    },
+    Path("docs/long-prompts.md"): {
+        "prompts": (RESULTS / "long_prompts.json", partial(of, prompt_rows)),
+        "perplexity": (RESULTS / "decoder.json", partial(of, perplexity_rows)),
+        "passkeys": (RESULTS / "decoder.json", passkeys),
+        "peers": (RESULTS / "decoder.json", partial(of, peer_rows)),
+        "steps": (RESULTS / "long_prompts.json", partial(of, partial(prompt_rows, what="step"))),
+        "generation": (RESULTS / "decoder.json", partial(of, generation_rows)),
     },
     REPRODUCED / "speed-details.md": {
         "maps": (RESULTS / "bench.json", maps),
