@@ -3,7 +3,7 @@
 Prompts: one layer of SmolLM2-135M, a decoder with rotary positions (9 query heads on 3 key heads, d = 64), up to its
 8,192 positions; one layer of MiniLM-L6, an encoder, read causally with positions repeated after 512 (12 heads, d = 32).
 Steps: one new token after as many as the group says, from a state that holds the summaries of finished blocks. Beyond
-32,768 tokens MiniLM itself runs with summarised attention to get there. Without the texts or packages there are no cases.
+32,768 tokens MiniLM itself runs with summarised attention to get there. Without texts or packages there are no cases.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ class Compiled:
         return torch.stack([group * shape[2] + row - first, cluster], -1)
 
 
+FEW = 16  # new queries after longer keys that are computed exactly without a cache
 ROUNDS = 6  # of the search for a tolerance with a target error
 LARGEST = (
     1e12  # of the norms of a head and of their product: squares of sums of products of these fit float32
@@ -181,6 +182,8 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         _without_padding(u.to(inputs.dtype), mask)
         for u, mask in zip(inputs[:3], (own, real, real), strict=True)
     )
+    if length < n_keys and length <= FEW and method.report is None:
+        return _few(x, y, v, inputs.root, own, real)
     rows, order = _without_holes(x, y, v, own, real)
     flat = Heads(rows.x.flatten(0, 1), rows.y.flatten(0, 1), rows.v, own, real)
     # One diagonal block as long as all keys is exact attention.
@@ -203,6 +206,20 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         output = torch.zeros_like(output).scatter(2, order[:, None, :, None].expand_as(output), output)
     seen = own if inputs.present is None else own & inputs.present
     return output if bool(seen.all()) else output.masked_fill(~seen[:, None, :, None], 0)
+
+
+def _few(x: Tensor, y: Tensor, v: Tensor, root: float, own: Tensor, real: Tensor) -> Tensor:
+    """Attend exactly from a few queries after many keys, such as a step of decoding from a cache of keys and values."""
+    length, n_keys = x.shape[2], y.shape[2]
+    mask = None
+    if length > 1 or not bool(real.all()):
+        order = torch.ones(length, n_keys, dtype=torch.bool, device=x.device).tril(n_keys - length)
+        mask = (order & real[:, None])[:, None]
+        mask = mask | ~own[:, None, :, None]  # a row without key would be NaN; padding becomes zeros below
+    output = F.scaled_dot_product_attention(
+        x, y, v, attn_mask=mask, scale=root * root, enable_gqa=x.shape[1] > y.shape[1]
+    )
+    return output if mask is None else output.masked_fill(~own[:, None, :, None], 0)
 
 
 def _without_holes(
