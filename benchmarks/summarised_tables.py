@@ -121,7 +121,7 @@ def perplexity_rows(result: dict[str, Any]) -> Rows:
 def peer_rows(result: dict[str, Any]) -> Rows:
     """Return errors beside those of block-sparse attention, which chooses its blocks for free."""
     rows, time_share = result["peers"]["rows"], result["peers"]["share_of_exact_time"]
-    share, error = rows["summarised"]
+    share, error = rows["summarised 1.0"]
     lines = [["attention", f"{share:.0%} of the pairs", f"{time_share:.0%} of exact attention's time"]]
     lines.append(["summarised", f"{error:.3f}", f"{error:.3f}"])
     for kind, name in BLOCK_SPARSE.items():

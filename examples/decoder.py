@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 import hrf
 from benchmarks import smollm
-from benchmarks.summarised_tables import peer_rows
+from benchmarks.summarised_tables import BLOCK_SPARSE, peer_rows
 from hrf.atomic_write import folder, write
 from hrf.integrations.transformers import SummarisedCache, check_decoder
-from hrf.report import table
+from hrf.report import png, table
 
 __all__ = ["PARTS", "main"]
 
@@ -47,6 +47,7 @@ SHARES = (
     0.99,
     0.995,
 )  # of the mass that blocks are chosen to hold, as estimated
+TOLERANCES = (0.25, 0.5, 1.0, 2.0, 4.0)
 NAMES = ("sdpa", "hrf-summarised")  # of attention, exact first
 THETA = 1e5  # of the model's rotary embeddings
 
@@ -259,16 +260,17 @@ def measure_peers() -> dict[str, Any]:
     layers = smollm.capture(model, smollm.passages(tokenizer, "ptb", "test", 1, 4096)[0])
     found: dict[str, list[list[float]]] = {}
     for query, key, value in steps(list(layers.values()), "peers"):
-        report = hrf.SummaryReport()
-        method = hrf.SummarisedAttention(rotary=THETA, report=report)
         q, k, v = query[0] / query.shape[-1] ** 0.5, *(u[0].repeat_interleave(3, 0) for u in (key, value))
         exact = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=1.0)[0]
 
         def error(output: Tensor, exact: Tensor = exact) -> float:
             return float(((output - exact).norm(dim=(-2, -1)) / exact.norm(dim=(-2, -1))).median())
 
-        ours = hrf.attention(query, key, value, method, is_causal=True)[0]
-        found.setdefault("summarised", []).append([report.exact_share, error(ours)])
+        for tolerance in TOLERANCES:
+            report = hrf.SummaryReport()
+            method = hrf.SummarisedAttention(tolerance=tolerance, rotary=THETA, report=report)
+            ours = hrf.attention(query, key, value, method, is_causal=True)[0]
+            found.setdefault(f"summarised {tolerance}", []).append([report.exact_share, error(ours)])
         for kind in ("pooled", "antidiagonal", "oracle"):
             scores = block_scores(q, k, kind)
             for share in SHARES:
@@ -296,6 +298,26 @@ def show_peers(console: Console, found: dict[str, Any]) -> None:
     console.print(
         table(header, lines, title="Median error of heads, 4,096 tokens; blocks are chosen for free")
     )
+
+
+def draw(peers: dict[str, Any]) -> Any:
+    """Draw errors over pairs computed exactly; return a matplotlib figure."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    names = {"summarised": "summarised attention"} | BLOCK_SPARSE
+    for (kind, name), marker in zip(names.items(), "osdv", strict=True):
+        points = sorted(own for key, own in peers["rows"].items() if key.startswith(kind))
+        shares, errors = zip(*points, strict=True)
+        axes.plot([100 * share for share in shares], errors, marker=marker, markersize=4, label=name)
+    share, error = peers["rows"]["summarised 1.0"]
+    axes.annotate("default", (100 * share, error), (6, 4), textcoords="offset points", fontsize=9)
+    axes.set(yscale="log", xlabel="pairs computed exactly, %", ylabel="error of a head, median")
+    axes.set_title("SmolLM2-135M, 4,096 tokens", loc="left", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
 
 
 # Name: what measures, and what prints.
@@ -333,6 +355,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
             folder(path.parent)
             write(path, (json.dumps(known | {part: found}, indent=1) + "\n").encode())
+            if part == "peers":
+                write(args.out / "long_prompts.png", png(draw(found), dpi=130))
     except ModuleNotFoundError as error:
         print(f"this example needs {error.name}: {smollm.INSTALL}", file=sys.stderr)
         return 2
