@@ -10,8 +10,8 @@ import torch
 
 from attention.summarised.causal_cases import Case, evaluate, exact, random_case, resumed, wide
 from hrf import _core as core
-from hrf._attention.summarised.blocks import Block, pairs_of
-from hrf._attention.summarised.causal import Compiled
+from hrf._attention.summarised.blocks import KeyBlock, pairs_of
+from hrf._attention.summarised.causal import CompiledCausal
 
 CASES = [
     Case((500,), dim=16, width=12, groups=2, rotary=True),
@@ -22,21 +22,21 @@ CASES = [
 ]
 
 
-def check(case: Case, cut: float | None = None) -> Compiled:
+def check(case: Case, cut: float | None = None) -> CompiledCausal:
     """Hold the core against the plain evaluation of its plan: outputs, log masses, exact pairs."""
     rows, choices = case.rows(), case.choices()
     assert core.serves(*rows[:3])
     if cut is not None:
         first = round(cut * rows.x.shape[2])
-        rows = resumed(rows, Compiled(rows, choices).log_masses, first)
-    found = Compiled(rows, choices, keep=True)
+        rows = resumed(rows, CompiledCausal(rows, choices).log_masses, first)
+    found = CompiledCausal(rows, choices, keep=True)
     plans = found.plans()
     out, masses = evaluate(wide(rows), choices, plans)
     slack = case.rounding()
     assert (found.out - out).abs().max() <= slack
     # A log mass is off by a weight's relative error; values of size 1 or more are in the slack.
     assert (found.log_masses - masses).abs().max() <= 2 * slack
-    bare = Compiled(rows, choices)
+    bare = CompiledCausal(rows, choices)
     assert torch.equal(bare.out, found.out)
     assert torch.equal(bare.log_masses, found.log_masses)
     none = torch.zeros(rows.x.shape[1], dtype=torch.long)
@@ -48,7 +48,7 @@ def check(case: Case, cut: float | None = None) -> Compiled:
     return found
 
 
-def check_parts(block: Block) -> None:
+def check_parts(block: KeyBlock) -> None:
     """Every reader is in one tile and every key in one cluster."""
     place = block.place
     parts = (
@@ -95,7 +95,7 @@ def test_without_tolerance_it_is_exact_attention(dtype, base):
     for seed in range(8):
         case = replace(random_case(2000 + seed), tolerance=0.0, dtype=dtype, base=base)
         rows, choices = case.rows(), case.choices()
-        found = Compiled(rows, choices)
+        found = CompiledCausal(rows, choices)
         out, masses = exact(rows, choices.root)
         assert (found.out - out).abs().max() <= case.rounding()
         assert (found.log_masses - masses).abs().max() <= 2 * case.rounding()
@@ -105,9 +105,9 @@ def test_resumed_queries_are_those_of_the_whole():
     """Earlier queries and their masses stand in for the tokens before; cuts at edges of blocks and beside them."""
     case = replace(CASES[0], lengths=(520, 390))
     rows, choices = case.rows(), case.choices()
-    whole = Compiled(rows, choices)
+    whole = CompiledCausal(rows, choices)
     for cut in (1, 63, 64, 65, 127, 255, 256, 257, 384, 519):
-        found = Compiled(resumed(rows, whole.log_masses, cut), choices)
+        found = CompiledCausal(resumed(rows, whole.log_masses, cut), choices)
         assert (found.out - whole.out[:, :, cut:]).abs().max() <= case.rounding()
 
 
@@ -123,6 +123,6 @@ def test_any_number_of_threads(threads):
         found = check(case)
         before = torch.get_num_threads()
         torch.set_num_threads(1)
-        alone = Compiled(rows, choices)
+        alone = CompiledCausal(rows, choices)
         torch.set_num_threads(before)
         assert torch.equal(alone.out, found.out)

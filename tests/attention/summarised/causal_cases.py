@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from hrf._attention.summarised.blocks import BASE, EVERY, Block, Choices, exact_tiles, read_block
+from hrf._attention.summarised.blocks import BASE, EVERY, Choices, KeyBlock, exact_tiles, read_block
 from hrf._attention.summarised.causal import CausalRows
 
 
@@ -102,7 +102,7 @@ def exact(rows: CausalRows, root: float) -> tuple[Tensor, Tensor]:
     return out, masses
 
 
-def evaluate(rows: CausalRows, choices: Choices, plans: list[list[Block]]) -> tuple[Tensor, Tensor]:
+def evaluate(rows: CausalRows, choices: Choices, plans: list[list[KeyBlock]]) -> tuple[Tensor, Tensor]:
     """Compute what plans say, by one sum of weights per query: outputs, and log₂ of masses."""
     outs, masses = [], []
     for b, blocks in enumerate(plans):
