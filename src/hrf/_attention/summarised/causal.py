@@ -157,7 +157,10 @@ class CompiledCausal:
         fields: tuple[Tensor | int | float | None, ...] = (
             *(x.shape[-1], v.shape[-1], n, batch, heads // key_heads, length, n_keys, base, len(sizes)),
             *(0 if cosines is None else cosines.shape[-1], n_blocks),
-            *(x, y, v, *(u.contiguous() for u in rows[3:7]), cosines, sines, levels, *earlier),
+            *(x, y, v),
+            *(u.contiguous() for u in rows[3:7]),
+            *(cosines, sines, levels),
+            *earlier,
             *(self.out, self.log_masses, self.offsets, *plan, float(choices.root)),
             *(math.log2(tolerance) if tolerance else -1e4,),
             *(float(tolerance / OPENING), float(tolerance / TEST)),
@@ -275,8 +278,9 @@ class _WithGradients(torch.autograd.Function):
             out, log_masses, plans = _by_operations(rows, choices)
         ctx.save_for_backward(out, log_masses, *inputs)
         ctx.indices, ctx.choices, ctx.plans = rows[3:7], choices, plans
-        ctx.mark_non_differentiable(log_masses)
-        return out, log_masses / math.log(2)
+        log2 = log_masses / math.log(2)
+        ctx.mark_non_differentiable(log2)
+        return out, log2
 
     @staticmethod
     @once_differentiable
