@@ -158,7 +158,7 @@ class CompiledCausal:
             *(x.shape[-1], v.shape[-1], n, batch, heads // key_heads, length, n_keys, base, len(sizes)),
             *(0 if cosines is None else cosines.shape[-1], n_blocks),
             *(x, y, v),
-            *(u.contiguous() for u in rows[3:7]),
+            *(u.contiguous() for u in (rows.first_query, rows.queries, rows.first_key, rows.keys)),
             *(cosines, sines, levels),
             *earlier,
             *(self.out, self.log_masses, self.offsets, *plan, float(choices.root)),
