@@ -161,8 +161,8 @@ class CompiledCausal:
             *(u.contiguous() for u in (rows.first_query, rows.queries, rows.first_key, rows.keys)),
             *(cosines, sines, levels),
             *earlier,
-            *(self.out, self.log_masses, self.offsets, *plan, float(choices.root)),
-            *(math.log2(tolerance) if tolerance else -1e4,),
+            *(self.out, self.log_masses, self.offsets, *plan),
+            *(float(choices.root), math.log2(tolerance) if tolerance else -1e4),
             *(float(tolerance / OPENING), float(tolerance / TEST)),
             *(keep, torch.get_num_threads(), dtype == torch.float64),
         )
