@@ -23,7 +23,7 @@ ROOMS += [
     "distributed",
     "nn",
 ]
-ROOMS += ["integrations", "pages", "report", "advice", "learn", "read_arrays", "cli", "__main__"]
+ROOMS += ["pages", "report", "integrations", "advice", "learn", "read_arrays", "cli", "__main__"]
 
 
 def imports(path: Path) -> set[str]:

@@ -42,9 +42,9 @@ __all__ = [
     "OPENING",
     "SINK",
     "TEST",
-    "Block",
     "Cells",
     "Choices",
+    "KeyBlock",
     "Place",
     "block_levels",
     "block_of",
@@ -154,7 +154,7 @@ def exact_tiles(
             yield slice(start - prefix, end - prefix), keys, seen
 
 
-class Block(NamedTuple):
+class KeyBlock(NamedTuple):
     """How the readers of a block read it, for N heads.
 
     Attributes:
@@ -174,7 +174,7 @@ class Block(NamedTuple):
     metric: Tensor
 
 
-def _statistics(x: Tensor, y: Tensor, v: Tensor, block: Block) -> tuple[QueryGroups, KeyClusters]:
+def _statistics(x: Tensor, y: Tensor, v: Tensor, block: KeyBlock) -> tuple[QueryGroups, KeyClusters]:
     """Return tiles as groups, and clusters, for the readers ``x (N, R, d)`` and the keys of a block."""
     filled = block.plan.groups.filled[..., None]
     residual = (block.plan.groups.take(x) - block.mean[..., None, :]) * filled
@@ -184,7 +184,7 @@ def _statistics(x: Tensor, y: Tensor, v: Tensor, block: Block) -> tuple[QueryGro
     )
 
 
-def read_block(x: Tensor, y: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+def read_block(x: Tensor, y: Tensor, v: Tensor, block: KeyBlock) -> tuple[Tensor, Tensor]:
     """Return Σ w (v, 1) exp(−m) of the readers ``x (N, R, d)``, ``(N, R, d_v + 1)``, and m, ``(N, R, 1)``."""
     found, top = sums_and_scales(*_statistics(x, y, v, block), block.plan)
     put = block.plan.groups.put
@@ -247,7 +247,7 @@ def plan_block(
     v: Tensor,
     place: Place,
     choices: Choices,
-) -> Block:
+) -> KeyBlock:
     """Plan a block.
 
     Args:
@@ -308,7 +308,7 @@ def block_of(
     query_width: Tensor,
     clusters: Parts,
     exact: Tensor,
-) -> Block:
+) -> KeyBlock:
     """Put a block together; ``exact (N, G, C, width)`` says which keys cells compute exactly."""
     index = of_tiles[..., None]
     chosen = exact.flatten(2).gather(1, index.expand(-1, -1, exact.flatten(2).shape[-1]))
@@ -317,7 +317,7 @@ def block_of(
     nothing = torch.empty(0, 2, dtype=torch.long, device=keys.device)
     plan = Plan(groups, clusters, starts, keys, nothing)
     mean = cells.mean.gather(1, index.expand(-1, -1, cells.mean.shape[-1]))
-    return Block(
+    return KeyBlock(
         place,
         plan,
         mean,
@@ -400,8 +400,8 @@ def _failed(
 
 
 def _with_opened(
-    block: Block, x: Tensor, y: Tensor, v: Tensor, before: Tensor, extents: Tensor, tolerance: float
-) -> Block:
+    block: KeyBlock, x: Tensor, y: Tensor, v: Tensor, before: Tensor, extents: Tensor, tolerance: float
+) -> KeyBlock:
     """Let readers open the clusters whose summaries would be too wrong; ``before (N, R)`` is their log mass so far."""
     plan = block.plan
     groups, clusters = _statistics(x, y, v, block)
@@ -418,7 +418,7 @@ def _with_opened(
     return block._replace(plan=plan._replace(opened=torch.stack([row, cluster], -1)))
 
 
-def pairs_of(block: Block) -> Tensor:
+def pairs_of(block: KeyBlock) -> Tensor:
     """Return how many pairs of a block are computed exactly, per head."""
     plan = block.plan
     sizes = plan.groups.filled.sum(-1)  # (N, tiles)

@@ -301,7 +301,8 @@ class SummarisedState:
         """Continue from what `tensors` returned."""
         if tensors:
             self._keys, self._values, self._earlier, self._masses = (
-                tensors[name].contiguous() for name in ("keys", "values", "queries", "masses")
+                tensors[name].clone(memory_format=torch.contiguous_format)
+                for name in ("keys", "values", "queries", "masses")
             )
             self._first, self.length = tensors["padding"].cpu(), self._keys.shape[2]
             self._kept = [{} for _ in range(len(self._keys))]

@@ -28,9 +28,9 @@ from hrf._attention.summarised.blocks import (
     EVERY,
     OPENING,
     TEST,
-    Block,
     Cells,
     Choices,
+    KeyBlock,
     Place,
     block_levels,
     block_of,
@@ -44,7 +44,7 @@ from hrf._attention.summarised.blocks import (
 )
 from hrf._attention.summarised.plan import parts_of
 
-__all__ = ["PAD", "CausalRows", "Compiled", "Found", "causal_sums"]
+__all__ = ["PAD", "CausalRows", "CompiledCausal", "Found", "causal_sums"]
 
 PAD = 16  # rows of the core have a multiple of this many numbers
 
@@ -88,7 +88,7 @@ class CausalRows(NamedTuple):
 
 
 @torch.no_grad()
-def _by_operations(rows: CausalRows, choices: Choices) -> tuple[Tensor, Tensor, list[list[Block]]]:
+def _by_operations(rows: CausalRows, choices: Choices) -> tuple[Tensor, Tensor, list[list[KeyBlock]]]:
     """Return outputs and log masses of all queries by PyTorch's operations, and the plans of all items."""
     out = rows.x.new_zeros(*rows.x.shape[:3], rows.v.shape[-1])
     log_masses, plans = out.new_zeros(out.shape[:3]), []
@@ -126,7 +126,7 @@ def _by_operations(rows: CausalRows, choices: Choices) -> tuple[Tensor, Tensor, 
     return out, log_masses, plans
 
 
-class Compiled:
+class CompiledCausal:
     """Outputs by the compiled core, and the plans they were computed with.
 
     Attributes:
@@ -147,63 +147,43 @@ class Compiled:
         levels = torch.tensor([(block_levels(size),) * 2 for size in sizes], dtype=torch.long).reshape(-1, 2)
         turns = [choices.turns(size, dtype) for size in sizes] if choices.rotary is not None else []
         cosines, sines = (torch.stack(u) for u in zip(*turns, strict=True)) if turns else (None, None)
-        self.offsets = torch.zeros(n_blocks + 1, 3, dtype=torch.long)
-        for j in range(1, n_blocks + 1):
-            size = base * (j & -j)
-            parts = (1 << block_levels(size)) + 1
-            self.offsets[j] = self.offsets[j - 1] + torch.tensor([size, parts, parts])
-        stored, cells, clusters = self.offsets[-1].tolist() if keep else (0, 0, 0)
-        integers, numbers = partial(torch.zeros, dtype=torch.long), partial(torch.zeros, dtype=dtype)
+        self.offsets = _offsets(n_blocks, base)
         self.out = x.new_zeros(batch, heads, length, v.shape[-1])
         self.log_masses = x.new_zeros(batch, heads, length)
-        self.pairs = integers(batch, heads)
-        self.order, self.key_order = (torch.zeros(n, stored, dtype=torch.int32) for _ in range(2))
-        self.bounds, self.key_bounds = integers(n, cells), integers(n, clusters)
-        self.sizes, self.openings = integers(n, cells), integers(n, cells)
-        self.means, self.widths = numbers(n, cells, x.shape[-1]), numbers(n, cells)
-        self.metrics, self.query_widths = (
-            numbers(n, n_blocks if keep else 0, x.shape[-1], x.shape[-1]),
-            numbers(n, stored),
-        )
+        plan = self._room(n, x, n_blocks, keep)
         earlier: tuple[Tensor | int | None, ...] = (None, None, 0)
         if rows.earlier is not None and rows.earlier_masses is not None:
             earlier = _padded(rows.earlier), rows.earlier_masses.contiguous(), rows.earlier.shape[2]
-        fields = (
+        fields: tuple[Tensor | int | float | None, ...] = (
             *(x.shape[-1], v.shape[-1], n, batch, heads // key_heads, length, n_keys, base, len(sizes)),
             *(0 if cosines is None else cosines.shape[-1], n_blocks),
-            *(
-                x,
-                y,
-                v,
-                *(u.contiguous() for u in rows[3:7]),
-                cosines,
-                sines,
-                levels,
-                *earlier,
-                self.out,
-                self.log_masses,
-            ),
-            *(
-                self.offsets,
-                self.order,
-                self.key_order,
-                self.bounds,
-                self.key_bounds,
-                self.sizes,
-                self.openings,
-            ),
-            *(self.means, self.widths, self.metrics, self.query_widths, self.pairs, float(choices.root)),
-            *(
-                math.log2(tolerance) if tolerance else -1e4,
-                float(tolerance / OPENING),
-                float(tolerance / TEST),
-            ),
+            *(x, y, v),
+            *(u.contiguous() for u in (rows.first_query, rows.queries, rows.first_key, rows.keys)),
+            *(cosines, sines, levels),
+            *earlier,
+            *(self.out, self.log_masses, self.offsets, *plan),
+            *(float(choices.root), math.log2(tolerance) if tolerance else -1e4),
+            *(float(tolerance / OPENING), float(tolerance / TEST)),
             *(keep, torch.get_num_threads(), dtype == torch.float64),
         )
         self._exact, self._opened = core.found(core.run("causal_forward", *fields))
         self.out = self.out[..., :width]
 
-    def plans(self) -> list[list[Block]]:
+    def _room(self, n: int, x: Tensor, n_blocks: int, keep: bool) -> tuple[Tensor, ...]:
+        """Return tensors that receive the plans of n rows, if they are kept, and the numbers of pairs."""
+        stored, cells, clusters = self.offsets[-1].tolist() if keep else (0, 0, 0)
+        integers, numbers = partial(torch.zeros, dtype=torch.long), partial(torch.zeros, dtype=x.dtype)
+        dim, kept = x.shape[-1], n_blocks if keep else 0
+        self.pairs = integers(*x.shape[:2])
+        self.order, self.key_order = (torch.zeros(n, stored, dtype=torch.int32) for _ in range(2))
+        self.bounds, self.key_bounds = integers(n, cells), integers(n, clusters)
+        self.sizes, self.openings = integers(n, cells), integers(n, cells)
+        self.means, self.widths = numbers(n, cells, dim), numbers(n, cells)
+        self.metrics, self.query_widths = numbers(n, kept, dim, dim), numbers(n, stored)
+        of_tokens = self.order, self.key_order, self.bounds, self.key_bounds, self.sizes, self.openings
+        return *of_tokens, self.means, self.widths, self.metrics, self.query_widths, self.pairs
+
+    def plans(self) -> list[list[KeyBlock]]:
         """Return the plans of all items."""
         exact, opened = (F.pad(u.flatten().cumsum(0), (1, 0)) for u in (self.sizes, self.openings))
         heads = self.rows.x.shape[1]
@@ -215,7 +195,7 @@ class Compiled:
             found.append([self._block(place, own, exact, opened) for place in of_item])
         return found
 
-    def _block(self, place: Place, own: slice, exact: Tensor, opened: Tensor) -> Block:
+    def _block(self, place: Place, own: slice, exact: Tensor, opened: Tensor) -> KeyBlock:
         """Return the plan of a block for some heads; ``exact`` and ``opened`` say where lists of cells begin."""
         j, dim = place.end // self.choices.base, self.rows.x.shape[-1]
         (row, cell, cluster), (_, last_cell, last_cluster) = (
@@ -257,7 +237,17 @@ class Compiled:
         return block._replace(plan=block.plan._replace(opened=found))
 
 
-def _opened(block: Block, reader: Tensor, head: Tensor, cluster: Tensor) -> Tensor:
+def _offsets(n_blocks: int, base: int) -> Tensor:
+    """Return where the rows, cells and clusters of each block begin, ``(n_blocks + 1, 3)``."""
+    found = torch.zeros(n_blocks + 1, 3, dtype=torch.long)
+    for j in range(1, n_blocks + 1):
+        size = base * (j & -j)
+        parts = (1 << block_levels(size)) + 1
+        found[j] = found[j - 1] + torch.tensor([size, parts, parts])
+    return found
+
+
+def _opened(block: KeyBlock, reader: Tensor, head: Tensor, cluster: Tensor) -> Tensor:
     """Return `Plan.opened` for readers by their position in the block."""
     tokens, filled = block.plan.groups
     where = torch.zeros(len(tokens), block.place.last - block.place.first, dtype=torch.long)
@@ -282,14 +272,15 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: CausalRows, choices: Choices, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         if core.serves(*inputs):
-            found = Compiled(rows, choices, keep=True)
+            found = CompiledCausal(rows, choices, keep=True)
             out, log_masses, plans = found.out, found.log_masses * math.log(2), found.plans()
         else:
             out, log_masses, plans = _by_operations(rows, choices)
         ctx.save_for_backward(out, log_masses, *inputs)
         ctx.indices, ctx.choices, ctx.plans = rows[3:7], choices, plans
-        ctx.mark_non_differentiable(log_masses)
-        return out, log_masses / math.log(2)
+        log2 = log_masses / math.log(2)
+        ctx.mark_non_differentiable(log2)
+        return out, log2
 
     @staticmethod
     @once_differentiable
@@ -314,7 +305,7 @@ class _WithGradients(torch.autograd.Function):
 
 
 def _gradients(
-    x: Tensor, y: Tensor, v: Tensor, prefix: int, final: tuple[Tensor, ...], blocks: list[Block], base: int
+    x: Tensor, y: Tensor, v: Tensor, prefix: int, final: tuple[Tensor, ...], blocks: list[KeyBlock], base: int
 ) -> list[Tensor]:
     """Return the gradients of the scaled queries, keys and values of an item.
 
@@ -367,7 +358,7 @@ def causal_sums(rows: CausalRows, choices: Choices, *, share: bool = False) -> F
         output, log_masses = _WithGradients.apply(rows, choices, *rows[:3])
         return Found(output, own, log_masses)
     if core.serves(*rows[:3]):
-        found = Compiled(rows, choices)
+        found = CompiledCausal(rows, choices)
         return Found(
             found.out, _exact_share(rows, found.pairs, choices.base) if share else None, found.log_masses
         )

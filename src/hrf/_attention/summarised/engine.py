@@ -174,7 +174,7 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
             f"is_causal came with {method}; expected n_groups and n_clusters to be None: causal attention chooses them "
             "by the size of each block"
         )
-    if not batch or not n_keys:
+    if not batch or not length:
         return inputs.query.new_zeros(*inputs.query.shape[:3], inputs.value.shape[-1], dtype=inputs.dtype)
     real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
     own = real[:, n_keys - length :]
@@ -196,7 +196,7 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         choices = _causal_tolerance(rows, choices, method.target_error)
     output, share, _ = causal_sums(rows, choices, share=method.report is not None)
     if method.report is not None and share is not None:
-        blocks = (rows.keys > choices.base) << block_levels(whole // 2)
+        blocks = (rows.keys > choices.base) << block_levels(max(whole // 2, 1))
         tolerance, error = (
             torch.full_like(share, choices.tolerance),
             causal_error(rows, choices.root, output.detach()),

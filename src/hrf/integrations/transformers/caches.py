@@ -261,6 +261,7 @@ class SummarisedLayer(AttendingLayer):
             )
         if self._state is None:
             self._state = SummarisedState.of(method, call.query.shape[-1], call.scale).load(self._loaded)
+            self._state.crop(self.length - call.key.shape[2])  # since it was loaded
             self._loaded = {}
         dtype = torch.promote_types(call.query.dtype, torch.float32)
         query, key, value = (u.to(dtype) for u in (call.query, call.key, call.value))
