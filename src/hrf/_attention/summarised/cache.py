@@ -69,7 +69,8 @@ class SummarisedState:
 
     def __init__(self, choices: Choices) -> None:
         self.choices, self.length = choices, 0
-        self._first: Tensor | None = None  # padding before the tokens of each item, (B,)
+        self._counts = torch.empty(0, dtype=torch.long)  # tokens of each item, without padding
+        self._present: list[Tensor] | None = None  # which tokens are no padding, (B, ·) each; None is all
         self._keys = self._values = self._earlier = self._masses = torch.empty(0)
         self._width = 0
         self._kept: list[dict[tuple[int, int], _Kept]] = []
@@ -92,88 +93,101 @@ class SummarisedState:
             query: ``(B, H, L, d)``, float32 or float64.
             key: ``(B, H_kv, L, d)``.
             value: ``(B, H_kv, L, d_v)``.
-            ignore: padding among these tokens, booleans ``(B, L)``: before the first token of an item only.
+            ignore: padding among these tokens, booleans ``(B, L)``, anywhere. It is not stored.
         """
-        batch, heads, length, _ = query.shape
-        self._add_padding(batch, length, ignore)
-        self._add(key, value, heads)
-        assert self._first is not None
+        length, real = query.shape[2], None
+        if ignore is not None and bool(ignore.any()):
+            real = ~ignore.cpu()
+        before = self._add(key, value, query.shape[1], real)
         served = core.serves(query, key, value)
         if length > FEW or not served:
-            return self._many(query, served)
+            return self._many(query, before, real, served)
+        if real is not None:
+            counts = before[:, None] + real.cumsum(-1)
+            each = (
+                self._steps(query[:, :, t : t + 1], counts[:, t].contiguous(), real[:, t])
+                for t in range(length)
+            )
+            return torch.cat(list(each), 2)
         outputs, start = [], 0
         while start < length:
-            at = self.length - length + start - self._first  # positions of the next queries
-            step = min(length - start, int((self.choices.base - at.clamp(min=0) % self.choices.base).min()))
-            outputs.append(
-                self._steps(query[:, :, start : start + step], self.length - length + start + step)
-            )
+            step = min(length - start, int((self.choices.base - (before + start) % self.choices.base).min()))
+            outputs.append(self._steps(query[:, :, start : start + step], before + start + step))
             start += step
         return torch.cat(outputs, 2)
 
-    def _add(self, key: Tensor, value: Tensor, heads: int) -> None:
-        """Write keys and values behind the others."""
+    def _add(self, key: Tensor, value: Tensor, heads: int, real: Tensor | None) -> Tensor:
+        """Write keys and values behind the others; return how many tokens each item had before."""
         batch, key_heads, length, dim = key.shape
         self._width = value.shape[-1]
         if not self._kept:
             d, w = (n + -n % PAD for n in (dim, self._width))
-            self._keys, self._values = (
-                key.new_zeros(batch, key_heads, 0, d),
-                value.new_zeros(batch, key_heads, 0, w),
-            )
+            self._keys = key.new_zeros(batch, key_heads, 0, d)
+            self._values = value.new_zeros(batch, key_heads, 0, w)
             self._earlier, self._masses = key.new_zeros(batch, heads, 0, d), key.new_zeros(batch, heads, 0)
             self._kept = [{} for _ in range(batch)]
-        before, end = self.length, self.length + length
-        if end > self._keys.shape[2]:
-            most = max(end, math.ceil(GROWTH * self.length)) + -max(end, math.ceil(GROWTH * self.length)) % 64
-            grown = partial(_grown, length=before)
-            self._keys, self._values = grown(self._keys, most), grown(self._values, most)
-            known = -(-self.length // EVERY)
-            self._earlier = _grown(self._earlier, most // EVERY, known)
-            self._masses = _grown(self._masses[..., None], most // EVERY, known)[..., 0]
-        own = slice(self.length, end)
-        self._keys[:, :, own, :dim], self._values[:, :, own, : self._width] = key, value
-        self.length = end
+            self._counts = torch.zeros(batch, dtype=torch.long)
+        before = self._counts
+        self._counts = before + (length if real is None else real.sum(-1))
+        if real is not None and self._present is None:
+            self._present = [torch.ones(batch, self.length, dtype=torch.bool)]
+        if self._present is not None:
+            self._present.append(torch.ones(batch, length, dtype=torch.bool) if real is None else real)
+        self.length += length
+        self._make_room(int(self._counts.max()), int(before.max()))
+        for b, (start, end) in enumerate(zip(before.tolist(), self._counts.tolist(), strict=True)):
+            own = slice(None) if real is None else real[b]
+            self._keys[b, :, start:end, :dim] = key[b, :, own]
+            self._values[b, :, start:end, : self._width] = value[b, :, own]
+        return before
 
-    def _add_padding(self, batch: int, length: int, ignore: Tensor | None) -> None:
-        """Note where the tokens of each item begin."""
-        if self._first is None:
-            self._first = torch.zeros(batch, dtype=torch.long)
-        if ignore is None:
+    def _make_room(self, tokens: int, before: int) -> None:
+        """Let a number of tokens fit, and keep those before."""
+        if tokens <= self._keys.shape[2]:
             return
-        real = ~ignore.cpu()
-        leading = real.to(torch.uint8).argmax(-1).where(real.any(-1), length)
-        if bool((length - leading != real.sum(-1)).any()) or bool(
-            (leading > 0)[self._first < self.length].any()
-        ):
-            raise ValueError(
-                "padding stands between tokens, or after them; a SummarisedCache expects padding on the left only"
-            )
-        self._first = self._first + leading
+        most = max(tokens, math.ceil(GROWTH * before))
+        most += -most % 64
+        known = -(-before // EVERY)
+        self._keys, self._values = (_grown(u, most, before) for u in (self._keys, self._values))
+        self._earlier = _grown(self._earlier, most // EVERY, known)
+        self._masses = _grown(self._masses[..., None], most // EVERY, known)[..., 0]
 
-    def _many(self, query: Tensor, served: bool) -> Tensor:
+    def _many(self, query: Tensor, before: Tensor, real: Tensor | None, served: bool) -> Tensor:
         """Compute many new queries at once."""
-        assert self._first is not None
-        length, before = query.shape[2], self.length - query.shape[2]
-        keys, values = self._keys[:, :, : self.length], self._values[:, :, : self.length]
-        counts = self.length - self._first
-        queries = counts.clamp(max=length)
-        known = before > 0
+        most, x = int(self._counts.max()), _as_wide(query, self._keys)
+        order = None if real is None else (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+        if order is not None:
+            x = x.gather(2, order.to(x.device)[:, None, :, None].expand_as(x))
+        none, known = torch.zeros_like(before), bool((before > 0).any())
         rows = CausalRows(
-            *(_as_wide(query, keys), keys, values, length - queries, queries, self._first, counts),
+            *(
+                x,
+                self._keys[:, :, :most],
+                self._values[:, :, :most],
+                none,
+                self._counts - before,
+                none,
+                self._counts,
+            ),
             *((self._earlier, self._masses) if known else (None, None)),
         )
         choices = self.choices
-        if not served and length <= FEW:  # exact: planning blocks for a few queries would take far longer
-            choices = choices._replace(base=1 << (self.length - 1).bit_length())
+        if not served and query.shape[2] <= FEW:  # exact: planning blocks would take far longer
+            choices = choices._replace(base=1 << (most - 1).bit_length())
         output, _, log_masses = causal_sums(rows, choices)
-        self._remember(query, log_masses)
+        self._remember(x, log_masses, before, self._counts)
+        if order is not None:
+            output = torch.zeros_like(output).scatter(
+                2, order.to(x.device)[:, None, :, None].expand_as(output), output
+            )
         return output[..., : self._width]
 
-    def _steps(self, query: Tensor, end: int) -> Tensor:
-        """Compute a few queries, the last of which is at ``end`` − 1, in one diagonal block of each item."""
-        assert self._first is not None
-        counts = end - self._first
+    def _steps(self, query: Tensor, counts: Tensor, real: Tensor | None = None) -> Tensor:
+        """Compute a few queries, in one diagonal block of each item.
+
+        ``counts (B,)`` is the number of tokens of each item up to the last query; ``real (B,)`` says which items have a
+        token there.
+        """
         rows, items = [], [0]
         for b, count in enumerate(counts.tolist()):
             own = pieces(max(count - 1, 0), self.choices.base)
@@ -183,41 +197,29 @@ class SummarisedState:
         x = _as_wide(query, self._keys).contiguous()
         (batch, heads, length, d), w = x.shape, self._values.shape[-1]
         out, log_masses = x.new_zeros(batch, heads, length, w), x.new_zeros(batch, heads, length)
+        sizes = d, w, batch * heads, batch, heads // self._keys.shape[1], length, self._keys.shape[2]
         core.run(
             "summarised_steps",
-            *(
-                d,
-                w,
-                batch * heads,
-                batch,
-                heads // self._keys.shape[1],
-                length,
-                self._keys.shape[2],
-                self.choices.base,
-            ),
-            *(x, self._keys, self._values, self._first, counts, torch.tensor(items)),
-            *(torch.tensor(rows or [0]), out, log_masses, float(self.choices.root)),
+            *(*sizes, self.choices.base, x, self._keys, self._values, torch.zeros_like(counts), counts),
+            *(torch.tensor(items), torch.tensor(rows or [0]), out, log_masses, float(self.choices.root)),
             *(float(self.choices.tolerance / OPENING), torch.get_num_threads(), x.dtype == torch.float64),
         )
-        self._remember(query, log_masses, end)
+        self._remember(x, log_masses, counts - (length if real is None else real.long()), counts)
+        if real is not None:
+            out.masked_fill_(~real[:, None, None, None], 0)
         return out[..., : self._width]
 
-    def _remember(self, query: Tensor, log_masses: Tensor, end: int | None = None) -> None:
+    def _remember(self, query: Tensor, log_masses: Tensor, before: Tensor, after: Tensor) -> None:
         """Store every `EVERY`-th query of each item: the next blocks are made of them."""
-        assert self._first is not None
-        end, length = self.length if end is None else end, query.shape[2]
-        for b, first in enumerate(self._first.tolist()):
-            start = max(end - length - first, 0)
-            start += -start % EVERY
-            own = slice(start + first - (end - length), None, EVERY)
-            if start + first < end:
-                places = slice(start // EVERY, -(-(end - first) // EVERY))
-                self._earlier[b, :, places, : query.shape[-1]] = query[b, :, own]
+        for b, (start, end) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
+            own = slice(-start % EVERY, end - start, EVERY)
+            places = slice(-(-start // EVERY), -(-end // EVERY))
+            if places.start < places.stop:
+                self._earlier[b, :, places] = query[b, :, own]
                 self._masses[b, :, places] = log_masses[b, :, own]
 
     def _keep(self, b: int, piece: tuple[int, int]) -> _Kept:
         """Compute what a block of an item keeps."""
-        assert self._first is not None
         start, end = piece
         size, dtype, base = end - start, self._keys.dtype, self.choices.base
         first_key = start or SINK
@@ -243,7 +245,7 @@ class SummarisedState:
             "keep_block",
             *(d, w, heads, 1, heads // self._keys.shape[1], 0, self._keys.shape[2], base, len(sizes)),
             *(0 if cosines is None else cosines.shape[-1], 0, None, self._keys[b], self._values[b]),
-            *(one([0]), one([0]), self._first[b : b + 1], one([end]), cosines, sines),
+            *(one([0]), one([0]), one([0]), one([end]), cosines, sines),
             *(torch.full((len(sizes), 2), levels), self._earlier[b], self._masses[b], self._earlier.shape[2]),
             *(None, None, one([0, 0, 0]), *[None] * 10, one([0] * heads), float(self.choices.root)),
             *(math.log2(tau) if tau else -1e4, float(tau / OPENING), float(tau / TEST)),
@@ -258,21 +260,25 @@ class SummarisedState:
     def crop(self, length: int) -> None:
         """Forget all tokens from a position on."""
         self.length = length
-        for kept, first in zip(self._kept, [] if self._first is None else self._first.tolist(), strict=False):
-            for piece in [p for p in kept if p[1] + first > length]:
+        self._counts = self._counts.clamp(max=length)
+        if self._present is not None:
+            self._present = [torch.cat(self._present, 1)[:, :length]]
+            self._counts = self._present[0].sum(-1)
+        for kept, count in zip(self._kept, self._counts.tolist(), strict=True):
+            for piece in [p for p in kept if p[1] > count]:
                 del kept[piece]
-        if self._first is not None:
-            self._first = self._first.clamp(max=length)
 
     def reorder(self, index: Tensor) -> None:
         """Keep the batch elements of these indices, in their order."""
-        if self._first is None:
+        if not self._kept:
             return
-        own = index.to(self._keys.device)
+        own, rows = index.to(self._keys.device), index.cpu()
         self._keys, self._values, self._earlier, self._masses = (
             u.index_select(0, own) for u in (self._keys, self._values, self._earlier, self._masses)
         )
-        self._first = self._first.index_select(0, index.cpu())
+        self._counts = self._counts[rows]
+        if self._present is not None:
+            self._present = [u[rows] for u in self._present]
         self._kept = [dict(self._kept[i]) for i in index.tolist()]
 
     def copy(self) -> Self:
@@ -282,19 +288,22 @@ class SummarisedState:
             u.clone() for u in (self._keys, self._values, self._earlier, self._masses)
         )
         other._kept = [dict(kept) for kept in self._kept]
+        other._present = None if self._present is None else list(self._present)
         return other
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tokens as tensors; empty before the first one."""
-        if self._first is None:
+        if not self._kept:
             return {}
-        n, known = self.length, -(-self.length // EVERY)
+        n = int(self._counts.max())
+        known = -(-n // EVERY)
+        present = [torch.ones(len(self._kept), self.length, dtype=torch.bool)]
         return {
             "keys": self._keys[:, :, :n],
             "values": self._values[:, :, :n],
             "queries": self._earlier[:, :, :known],
             "masses": self._masses[:, :, :known],
-            "padding": self._first,
+            "present": torch.cat(present if self._present is None else self._present, 1),
         }
 
     def load(self, tensors: dict[str, Tensor]) -> Self:
@@ -304,7 +313,8 @@ class SummarisedState:
                 tensors[name].clone(memory_format=torch.contiguous_format)
                 for name in ("keys", "values", "queries", "masses")
             )
-            self._first, self.length = tensors["padding"].cpu(), self._keys.shape[2]
+            present = tensors["present"].cpu()
+            self._present, self._counts, self.length = [present], present.sum(-1), present.shape[1]
             self._kept = [{} for _ in range(len(self._keys))]
         return self
 

@@ -401,7 +401,7 @@ class SummarisedCache(AttendingCache):
 
     A new token reads the summaries of its cell in each block, the keys that these would get wrong, and the last 1,024
     tokens or less, in place of all keys. Continuing from the cache equals attending to the whole sequence, to rounding.
-    Serves greedy and sampled generation, beam search, padding on the left, prompts in pieces (``prefill_chunk_size``),
+    Serves greedy and sampled generation, beam search, padding, prompts in pieces (``prefill_chunk_size``),
     `crop` to an earlier length, copies (``copy.deepcopy``), and files.
 
     Keys and values are kept in float32. Every fourth query is kept, too, and summaries take once the memory of keys and
