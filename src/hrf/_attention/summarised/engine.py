@@ -20,7 +20,7 @@ from hrf._attention.call import recompute
 from hrf._attention.inputs import Inputs
 from hrf._attention.summarised.blocks import BASE, Choices, block_levels
 from hrf._attention.summarised.causal import CausalRows, causal_sums
-from hrf._attention.summarised.method import SummarisedAttention, SummaryCall
+from hrf._attention.summarised.method import SHORTEST, SummarisedAttention, SummaryCall
 from hrf._attention.summarised.plan import Heads, Plan, log_limits, opening_limits, parts_of
 from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
@@ -176,14 +176,14 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         )
     if not batch or not length:
         return inputs.query.new_zeros(*inputs.query.shape[:3], inputs.value.shape[-1], dtype=inputs.dtype)
+    if (n_keys <= SHORTEST or (length <= FEW and length < n_keys)) and method.report is None:
+        return _exact_causal(inputs)
     real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
     own = real[:, n_keys - length :]
     x, y, v = (
         _without_padding(u.to(inputs.dtype), mask)
         for u, mask in zip(inputs[:3], (own, real, real), strict=True)
     )
-    if length < n_keys and length <= FEW and method.report is None:
-        return _few(x, y, v, inputs.root, own, real)
     rows, order = _without_holes(x, y, v, own, real)
     flat = Heads(rows.x.flatten(0, 1), rows.y.flatten(0, 1), rows.v, own, real)
     # One diagonal block as long as all keys is exact attention.
@@ -208,18 +208,30 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     return output if bool(seen.all()) else output.masked_fill(~seen[:, None, :, None], 0)
 
 
-def _few(x: Tensor, y: Tensor, v: Tensor, root: float, own: Tensor, real: Tensor) -> Tensor:
-    """Attend exactly from a few queries after many keys, such as a step of decoding from a cache of keys and values."""
+def _exact_causal(inputs: Inputs) -> Tensor:
+    """Attend exactly: a short sequence, or a few queries after many keys, such as a step of decoding."""
+    x, y, v = (u.to(inputs.dtype) for u in inputs[:3])
     length, n_keys = x.shape[2], y.shape[2]
-    mask = None
-    if length > 1 or not bool(real.all()):
+    mask, own = None, None
+    if inputs.ignore is not None or 1 < length < n_keys:
         order = torch.ones(length, n_keys, dtype=torch.bool, device=x.device).tril(n_keys - length)
-        mask = (order & real[:, None])[:, None]
-        mask = mask | ~own[:, None, :, None]  # a row without key would be NaN; padding becomes zeros below
+        real = _present(None if inputs.ignore is None else ~inputs.ignore, len(x), n_keys, x.device)
+        own = real[:, n_keys - length :]
+        y, v = (_without_padding(u, real) for u in (y, v))
+        # A row without key would be NaN; padding becomes zeros below.
+        mask = ((order & real[:, None]) | ~own[..., None])[:, None]
     output = F.scaled_dot_product_attention(
-        x, y, v, attn_mask=mask, scale=root * root, enable_gqa=x.shape[1] > y.shape[1]
+        x,
+        y,
+        v,
+        attn_mask=mask,
+        is_causal=mask is None and length == n_keys,
+        scale=inputs.root * inputs.root,
+        enable_gqa=x.shape[1] > y.shape[1],
     )
-    return output if mask is None else output.masked_fill(~own[:, None, :, None], 0)
+    if inputs.present is not None:
+        own = inputs.present if own is None else own & inputs.present
+    return output if own is None else output.masked_fill(~own[:, None, :, None], 0)
 
 
 def _without_holes(
