@@ -269,7 +269,7 @@ def test_refusals(text, tmp_path):
     cache.save(tmp_path / "cache.safetensors")
     with pytest.raises(ValueError, match="do not fit"):
         SummarisedCache.load(tmp_path / "cache.safetensors", made(mistral, NAME))
-    with pytest.raises(ValueError, match="holds no LinearCache|do not fit"):
+    with pytest.raises(ValueError, match="do not fit"):
         LinearCache.load(tmp_path / "cache.safetensors", model)
     pieces(model, cache, text[:, :20], 20)
     with pytest.raises(ValueError, match="crop got 3; expected minus the number of tokens"):
