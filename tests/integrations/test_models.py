@@ -346,10 +346,3 @@ def test_a_method_of_ones_own_is_registered_by_a_name():
     assert errors[0] <= 1e-5  # float32, two layers
     assert errors[0] < errors[1] < errors[2]
     assert len(report.calls) == 2  # layers
-
-
-def test_summaries_of_a_decoder_are_refused(tokens):
-    with pytest.raises(
-        ValueError, match="LlamaAttention is causal, and summarised attention is for encoders"
-    ):
-        made(llama, NAME)(tokens)

@@ -215,6 +215,55 @@ def test_an_encoder_layer_hands_it_on():
     assert torch.allclose(layer(x), exact(x), atol=1e-5)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_causal_summaries_of_layers(first, monkeypatch):
+    """Exact without tolerance; summaries of blocks else, which a later token never changes."""
+    monkeypatch.setattr("hrf._attention.summarised.engine.BASE", 64)
+    torch.manual_seed(0)
+    exact = nn.MultiheadAttention(16, 2, batch_first=first, dtype=torch.float64).eval()
+    x, mask = torch.randn(2, 300, 16, dtype=torch.double), torch.ones(300, 300, dtype=torch.bool).triu(1)
+    x = x if first else x.transpose(0, 1)
+    expected, _ = exact(x, x, x, attn_mask=mask, need_weights=False)
+    for tolerance in (0.0, 1.0):
+        mine = hrf.nn.MultiheadAttention.from_torch(
+            exact, attention=hrf.SummarisedAttention(tolerance=tolerance)
+        )
+        received, _ = mine(x, x, x, is_causal=True)
+        same, _ = mine(x, x, x, attn_mask=mask)
+        assert torch.equal(received, same)
+        error = (received - expected).norm() / expected.norm()
+        assert error <= 1e-10 if tolerance == 0 else 1e-10 < error < 0.1
+        later = x.clone()
+        later.narrow(1 if first else 0, 200, 100).mul_(-3)
+        changed, _ = mine(later, later, later, is_causal=True)
+        early = [u.narrow(1 if first else 0, 0, 200) for u in (changed, received)]
+        torch.testing.assert_close(*early, rtol=0, atol=1e-12)  # projections of other rows may round apart
+
+
+def test_padding_of_causal_layers_is_in_no_block(monkeypatch):
+    monkeypatch.setattr("hrf._attention.summarised.engine.BASE", 64)
+    torch.manual_seed(0)
+    mine = hrf.nn.MultiheadAttention(16, 2, batch_first=True, attention=hrf.SummarisedAttention()).double()
+    x, ignore = torch.randn(2, 300, 16, dtype=torch.double), torch.arange(300) < torch.tensor([[0], [90]])
+    received, _ = mine(x, x, x, key_padding_mask=ignore, is_causal=True)
+    alone, _ = mine(*[x[1:, 90:]] * 3, is_causal=True)
+    assert (received[1:, 90:] - alone).abs().max() <= 1e-10
+
+
+def test_a_causal_encoder_layer_hands_it_on():
+    layer = hrf.nn.TransformerEncoderLayer(
+        16, 2, batch_first=True, attention=hrf.SummarisedAttention(tolerance=0.0)
+    ).eval()
+    exact = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
+    exact.load_state_dict(
+        {name: tensor for name, tensor in layer.state_dict().items() if name in exact.state_dict()}
+    )
+    x, mask = torch.randn(1, 300, 16), nn.Transformer.generate_square_subsequent_mask(300)
+    assert torch.allclose(
+        layer(x, src_mask=mask, is_causal=True), exact(x, src_mask=mask, is_causal=True), atol=1e-5
+    )
+
+
 # Parameters, maps and state.
 
 

@@ -143,13 +143,6 @@ def test_equal_queries_and_equal_keys():
         ).abs().max() <= 1e-7  # a jitter of the metric aside
 
 
-def test_causal_attention_is_refused():
-    x = torch.randn(1, 1, 300, 8)
-    for options in ({"is_causal": True}, {"attn_mask": torch.ones(300, 300, dtype=torch.bool).tril()}):
-        with pytest.raises(ValueError, match="groups of queries see all keys"):
-            hrf.attention(x, x, x, hrf.SummarisedAttention(), **options)
-
-
 def test_refusals():
     q, k, v = tensors(1, 1, 8, 4)
     with pytest.raises(ValueError, match="power of two"):

@@ -462,7 +462,7 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"rotary has shape \(2, 2\)"):
         hrf.attention(q, k, v, hrf.SummarisedAttention(rotary=torch.ones(2, 2)), is_causal=True)
     for rotary in (0, -3.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="rotary is .*; expected a positive number"):
+        with pytest.raises(ValueError, match=r"rotary is .*; expected a positive number"):
             hrf.SummarisedAttention(rotary=rotary)
     with pytest.raises(ValueError, match="expected one key for each query"):
         hrf.attention(q[:, :, 5:], k, v, method, is_causal=True, cu_seqlens=torch.tensor([0, 4]))

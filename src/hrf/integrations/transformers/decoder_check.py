@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from hrf._attention import SummarisedAttention, SummaryReport
 from hrf._attention.summarised.blocks import BASE
-from hrf.integrations.transformers.attention import _Summarised, switch
-from hrf.integrations.transformers.interface import add
+from hrf.integrations.transformers.attention import Method, _Summarised, switch
+from hrf.integrations.transformers.interface import AttentionCall, add
 from hrf.report import markdown_table
 
 __all__ = ["DecoderReport", "check_decoder"]
@@ -40,6 +41,7 @@ class DecoderReport:
         exact_shares: share of pairs that were computed exactly, ``(layers, heads)``.
         seconds: of the forward pass.
         exact_seconds: of the forward pass with exact attention.
+        layers: which layers these are, the rows of ``errors``: all without a sliding window.
     """
 
     tokens: int
@@ -51,6 +53,7 @@ class DecoderReport:
     exact_shares: Tensor
     seconds: float
     exact_seconds: float
+    layers: list[int]
 
     @property
     def change(self) -> float:
@@ -75,7 +78,12 @@ class DecoderReport:
         order = self.errors.flatten().argsort(descending=True)[:n].tolist()
         heads = self.errors.shape[1]
         return [
-            (i // heads, i % heads, float(self.errors.flatten()[i]), float(self.exact_shares.flatten()[i]))
+            (
+                self.layers[i // heads],
+                i % heads,
+                float(self.errors.flatten()[i]),
+                float(self.exact_shares.flatten()[i]),
+            )
             for i in order
         ]
 
@@ -120,8 +128,14 @@ def check_decoder(
         )
     own, report = method or SummarisedAttention(), SummaryReport()
     exact, exact_seconds = _logits(model, input_ids, None)
-    _logits(model, input_ids, own.with_report(report))
-    found, seconds = _logits(model, input_ids, own)
+    reporting = _Recorded(own.with_report(report))
+    _logits(model, input_ids, reporting)
+    if not report.calls:
+        raise ValueError(
+            f"all layers of this {type(model).__name__} have a sliding window, and keep exact attention; expected a "
+            "decoder with others"
+        )
+    found, seconds = _logits(model, input_ids, _Summarised(own))
     losses, divergences, same = _compare(exact, found, input_ids)
     late = slice(min(BASE, input_ids.shape[1] - 2), None)
     ours, right = (math.exp(float(loss.mean())) for loss in losses)
@@ -135,31 +149,48 @@ def check_decoder(
         exact_shares=torch.stack([call.exact_share.mean(0) for call in report.calls]),
         seconds=seconds,
         exact_seconds=exact_seconds,
+        layers=reporting.layers,
     )
 
 
+class _Recorded(_Summarised):
+    """Attention by summaries that notes the layers it serves."""
+
+    def __init__(self, method: SummarisedAttention) -> None:
+        super().__init__(method)
+        self.layers: list[int] = []
+
+    @override
+    def method_of(self, call: AttentionCall) -> Method:
+        if not call.is_causal:
+            raise ValueError(f"this {type(call.module).__name__} is not causal; expected a decoder")
+        self.layers.append(getattr(call.module, "layer_idx", len(self.layers)))
+        return super().method_of(call)
+
+
 @contextmanager
-def _attention(model: PreTrainedModel, method: SummarisedAttention | None) -> Iterator[None]:
+def _attention(model: PreTrainedModel, ours: _Summarised | None) -> Iterator[None]:
     """Let a model use summarised attention, or PyTorch's, for a while."""
     name = model.config._attn_implementation
-    if method is None:
-        model.set_attn_implementation("sdpa")
-    else:
-        add(_NAME, _Summarised(method))
-        switch(model, _NAME)
     try:
+        if ours is None:
+            model.set_attn_implementation("sdpa")
+        else:
+            add(_NAME, ours)
+            switch(model, _NAME)
         yield
     finally:
         model.set_attn_implementation(name)
 
 
-def _logits(
-    model: PreTrainedModel, input_ids: Tensor, method: SummarisedAttention | None
-) -> tuple[Tensor, float]:
-    with _attention(model, method):
+def _logits(model: PreTrainedModel, input_ids: Tensor, ours: _Summarised | None) -> tuple[Tensor, float]:
+    with _attention(model, ours):
         start = time.perf_counter()
-        logits: Tensor = model(input_ids, use_cache=False).logits
-        return logits, time.perf_counter() - start
+        output = model(input_ids, use_cache=False)
+        seconds = time.perf_counter() - start
+    if "logits" not in output:
+        raise ValueError(f"this {type(model).__name__} predicts no tokens; expected a decoder with its head")
+    return output.logits, seconds
 
 
 def _compare(exact: Tensor, found: Tensor, input_ids: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
