@@ -24,7 +24,7 @@ from hrf._attention.summarised.method import SHORTEST, SummarisedAttention, Summ
 from hrf._attention.summarised.plan import Heads, Plan, log_limits, opening_limits, parts_of
 from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
-from hrf.numerics import check_finite
+from hrf.numerics import can_look, check_finite
 
 __all__ = ["Compiled", "summarised_attention"]
 
@@ -176,7 +176,8 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         )
     if not batch or not length:
         return inputs.query.new_zeros(*inputs.query.shape[:3], inputs.value.shape[-1], dtype=inputs.dtype)
-    if (n_keys <= SHORTEST or (length <= FEW and length < n_keys)) and method.report is None:
+    angles = None if method.rotary is None else method.angles(inputs.query.shape[-1])
+    if method.report is None and (n_keys <= min(SHORTEST, BASE) or length <= min(FEW, n_keys - 1)):
         return _exact_causal(inputs)
     real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
     own = real[:, n_keys - length :]
@@ -189,7 +190,7 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     # One diagonal block as long as all keys is exact attention.
     whole = 1 << (n_keys - 1).bit_length()
     base = whole if _is_huge(flat, inputs.root) or method.tolerance == 0 else BASE
-    choices = Choices(inputs.root, math.inf, method.angles(inputs.query.shape[-1]), base)
+    choices = Choices(inputs.root, math.inf, angles, base)
     if method.target_error is None:
         choices = choices._replace(tolerance=float(method.tolerance))
     else:
@@ -199,7 +200,7 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         blocks = (rows.keys > choices.base) << block_levels(max(whole // 2, 1))
         tolerance, error = (
             torch.full_like(share, choices.tolerance),
-            causal_error(rows, choices.root, output.detach()),
+            causal_error(rows, choices, output.detach()),
         )
         method.report.add(SummaryCall(blocks, blocks, tolerance, share, error))
     if order is not None:
@@ -229,6 +230,9 @@ def _exact_causal(inputs: Inputs) -> Tensor:
         scale=inputs.root * inputs.root,
         enable_gqa=x.shape[1] > y.shape[1],
     )
+    if can_look(output) and not math.isfinite(float(output.detach().sum())):
+        for name, u in (("query", x), ("key", y)):
+            check_finite(torch.linalg.vector_norm(u), u, name)
     if inputs.present is not None:
         own = inputs.present if own is None else own & inputs.present
     return output if own is None else output.masked_fill(~own[:, None, :, None], 0)
@@ -261,7 +265,7 @@ def _causal_tolerance(rows: CausalRows, choices: Choices, target: float) -> Choi
     low, high, tolerance = 0.0, math.inf, 1.0
     for _ in range(ROUNDS):
         output = causal_sums(rows, choices._replace(tolerance=tolerance)).output
-        error = float(causal_error(rows, choices.root, output).max())
+        error = float(causal_error(rows, choices._replace(tolerance=tolerance), output).max())
         low, high = (tolerance, high) if error <= target else (low, tolerance)
         step = min(max(target / max(error, target / 64), 1 / 16), 16.0)
         outside = tolerance * (step if error <= target else step / 2)
