@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from hrf import tuning
-from hrf._attention.summarised.causal import CausalRows
+from hrf._attention.summarised.blocks import Choices
+from hrf._attention.summarised.causal import CausalRows, causal_sums
 from hrf._attention.summarised.plan import (
     Heads,
     KeyClusters,
@@ -108,21 +109,41 @@ def predicted_error(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
     return (error / torch.maximum(size, output.square().sum((1, 2))).clamp(min=tiny)).sqrt()
 
 
+FINER = 4  # times smaller is the tolerance of the output that shows where errors may be
+
+
 @torch.no_grad()
-def causal_error(rows: CausalRows, root: float, output: Tensor) -> Tensor:
-    """Measure ‖output − exact‖ / ‖exact‖ of each head, ``(B, H)``, on up to 128 queries at equal steps."""
+def causal_error(rows: CausalRows, choices: Choices, output: Tensor) -> Tensor:
+    """Estimate ‖output − exact‖ / ‖exact‖ of each head, ``(B, H)``.
+
+    Cells that pass their test leave errors to few queries, so half of the samples go where the output of a smaller
+    tolerance differs.
+    """
+    tiny = torch.finfo(output.dtype).tiny
+    finer = choices._replace(tolerance=min(choices.tolerance, FINER) / FINER)
+    other = output if int(rows.keys.max()) <= choices.base else causal_sums(rows, finer).output
     found = []
     for b in range(len(rows.x)):
-        x, y, v, prefix = rows.item(b, root)
-        picked = (
-            ((torch.arange(2 * SAMPLES) + 0.5) / (2 * SAMPLES) * x.shape[1]).long().unique()[: x.shape[1]]
-        )
-        logits = x[:, picked] @ y.mT
-        seen = torch.arange(y.shape[1]) <= (picked + prefix)[:, None]
-        exact = logits.masked_fill(~seen.to(x.device), -torch.inf).softmax(-1) @ v
-        error = output[b, :, int(rows.first_query[b]) + picked] - exact
-        size = torch.linalg.vector_norm(exact, dim=(1, 2)).clamp(min=torch.finfo(exact.dtype).tiny)
-        found.append(torch.linalg.vector_norm(error, dim=(1, 2)) / size)
+        x, y, v, prefix = rows.item(b, choices.root)
+        own, finer_own = (u[b, :, int(rows.first_query[b]) :][:, : x.shape[1]] for u in (output, other))
+        if not x.shape[1]:
+            found.append(own.new_zeros(len(own)))
+            continue
+        # Squares of values must neither overflow nor vanish.
+        size = v.abs().amax((1, 2), keepdim=True).clamp(min=tiny)
+        own, finer_own, v = own / size, finer_own / size, v / size
+        moved = (own - finer_own).square().sum(-1)
+        floor = torch.finfo(output.dtype).eps * own.square().sum(-1).mean(-1, keepdim=True)
+        picked, chances = _picks(moved + floor, torch.ones_like(moved, dtype=torch.bool))
+        index = picked[..., None]
+        logits = x.gather(1, index.expand(-1, -1, x.shape[-1])) @ y.mT
+        seen = torch.arange(y.shape[1], device=x.device) <= index + prefix
+        exact = logits.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+        error = own.gather(1, index.expand(-1, -1, own.shape[-1])) - exact
+        squares = torch.stack([error.square().sum(-1), exact.square().sum(-1)]) / chances.clamp(min=tiny)
+        wrong, right = squares.sum(-1)
+        right = torch.maximum(right, own.square().sum((1, 2))).clamp(min=tiny)
+        found.append((wrong / right).sqrt())
     return torch.stack(found)
 
 
