@@ -264,8 +264,9 @@ def _causal_tolerance(rows: CausalRows, choices: Choices, target: float) -> Choi
     """Search the largest τ with which no head's error, measured on some queries, is above a target."""
     low, high, tolerance = 0.0, math.inf, 1.0
     for _ in range(ROUNDS):
-        output = causal_sums(rows, choices._replace(tolerance=tolerance)).output
-        error = float(causal_error(rows, choices._replace(tolerance=tolerance), output).max())
+        now = choices._replace(tolerance=tolerance)
+        output = causal_sums(rows, now).output
+        error = float(causal_error(rows, now, output).max())
         low, high = (tolerance, high) if error <= target else (low, tolerance)
         step = min(max(target / max(error, target / 64), 1 / 16), 16.0)
         outside = tolerance * (step if error <= target else step / 2)

@@ -109,28 +109,41 @@ def predicted_error(heads: Heads, plan: Plan, output: Tensor) -> Tensor:
     return (error / torch.maximum(size, output.square().sum((1, 2))).clamp(min=tiny)).sqrt()
 
 
+FINER = 4  # times smaller is the tolerance of the output that shows where errors may be
+
+
 @torch.no_grad()
 def causal_error(rows: CausalRows, choices: Choices, output: Tensor) -> Tensor:
-    """Estimate ‖output − exact‖ / ‖exact‖ of each head, ``(B, H)``, from 128 queries that are computed exactly.
+    """Estimate ‖output − exact‖ / ‖exact‖ of each head, ``(B, H)``.
 
-    Half of them are spread evenly, half go where the output with other blocks and a quarter of the tolerance differs.
+    Cells that pass their test leave errors to few queries, so half of the samples go where the output with other blocks
+    and a smaller tolerance differs.
     """
-    finer = choices._replace(tolerance=min(choices.tolerance, 4.0) / 4, base=2 * choices.base)
-    suspected = (output - causal_sums(rows, finer).output).square().sum(-1)
-    found, tiny = [], torch.finfo(output.dtype).tiny
+    tiny = torch.finfo(output.dtype).tiny
+    finer = choices._replace(tolerance=min(choices.tolerance, FINER) / FINER, base=2 * choices.base)
+    other = output if int(rows.keys.max()) <= choices.base else causal_sums(rows, finer).output
+    found = []
     for b in range(len(rows.x)):
         x, y, v, prefix = rows.item(b, choices.root)
-        own = slice(int(rows.first_query[b]), int(rows.first_query[b]) + x.shape[1])
-        ours, everywhere = output[b, :, own], torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        picked, chances = _picks(suspected[b, :, own], everywhere)
-        logits = x.gather(1, picked[..., None].expand(-1, -1, x.shape[-1])) @ y.mT
-        seen = torch.arange(y.shape[1], device=x.device) <= picked[..., None] + prefix
+        own, finer_own = (u[b, :, int(rows.first_query[b]) :][:, : x.shape[1]] for u in (output, other))
+        if not x.shape[1]:
+            found.append(own.new_zeros(len(own)))
+            continue
+        # Squares of values must neither overflow nor vanish.
+        size = v.abs().amax((1, 2), keepdim=True).clamp(min=tiny)
+        own, finer_own, v = own / size, finer_own / size, v / size
+        moved = (own - finer_own).square().sum(-1)
+        floor = torch.finfo(output.dtype).eps * own.square().sum(-1).mean(-1, keepdim=True)
+        picked, chances = _picks(moved + floor, torch.ones_like(moved, dtype=torch.bool))
+        index = picked[..., None]
+        logits = x.gather(1, index.expand(-1, -1, x.shape[-1])) @ y.mT
+        seen = torch.arange(y.shape[1], device=x.device) <= index + prefix
         exact = logits.masked_fill(~seen, -torch.inf).softmax(-1) @ v
-        error = (ours.gather(1, picked[..., None].expand_as(exact)) - exact).square().sum(-1)
-        squares = (torch.stack([error, exact.square().sum(-1)]) / chances.clamp(min=tiny)).sum(-1)
-        found.append(
-            (squares[0] / torch.maximum(squares[1], ours.square().sum((1, 2))).clamp(min=tiny)).sqrt()
-        )
+        error = own.gather(1, index.expand(-1, -1, own.shape[-1])) - exact
+        squares = torch.stack([error.square().sum(-1), exact.square().sum(-1)]) / chances.clamp(min=tiny)
+        wrong, right = squares.sum(-1)
+        right = torch.maximum(right, own.square().sum((1, 2))).clamp(min=tiny)
+        found.append((wrong / right).sqrt())
     return torch.stack(found)
 
 
