@@ -274,10 +274,6 @@ def test_refusals(text, tmp_path):
     pieces(model, cache, text[:, :20], 20)
     with pytest.raises(ValueError, match="crop got 3; expected minus the number of tokens"):
         cache.crop(3)
-    mask = torch.ones(2, 22, dtype=torch.long)
-    mask[1, 20] = 0
-    with pytest.raises(ValueError, match="padding on the left only"):
-        model(text[:, 20:22], attention_mask=mask, past_key_values=cache)
     register("hrf-auto", hrf.SummarisedAttention(tolerance="auto", target_error=0.1))
     model.set_attn_implementation("hrf-auto")
     with pytest.raises(ValueError, match="tolerance depends on the call"):

@@ -252,23 +252,28 @@ def test_a_method_without_tolerance_is_exact():
 # Refusals.
 
 
-def test_padding_after_tokens_is_refused_and_changes_nothing():
+def test_padding_anywhere_is_as_if_it_were_not_there():
     q, k, v = CASE.tensors()
-    state = SummarisedState(CASE.choices())
-    attended(state, CASE, 0, [600])
-    for columns in ([[0, 0, 1], [0, 0, 0]], [[1, 0, 0], [0, 0, 0]], [[1, 1, 1], [0, 0, 0]]):
-        with pytest.raises(ValueError, match="expects padding on the left only"):
-            state.attend(*(u[:, :, 600:603] for u in (q, k, v)), torch.tensor(columns, dtype=torch.bool))
-    found = attended(state, CASE, 600, split(100, 1))
-    assert (found - whole(CASE)[:, :, 600:]).abs().max() <= ROUNDING
-
-
-def test_padding_with_holes_is_refused():
-    q, k, v = CASE.tensors()
-    ignore = torch.zeros(2, 8, dtype=torch.bool)
-    ignore[1, 3] = True
-    with pytest.raises(ValueError, match="padding stands between tokens"):
-        SummarisedState(CASE.choices()).attend(*(u[:, :, :8] for u in (q, k, v)), ignore)
+    length = q.shape[2]
+    generator = torch.Generator().manual_seed(0)
+    real = torch.rand(2, length, generator=generator) > 0.1
+    real[0, :37] = False
+    real[1, 300:] = False
+    state, found, start = SummarisedState(CASE.choices()), [], 0
+    for step in (300, 1, 1, 100, 5, 1, 16, *[1] * 60, length):
+        own = slice(start, min(start + step, length))
+        found.append(state.attend(*(u[:, :, own] for u in (q, k, v)), ~real[:, own]))
+        start = own.stop
+    output = torch.cat(found, 2)
+    assert (output.movedim(1, 2)[~real] == 0).all()
+    for b in range(2):
+        alone = SummarisedState(CASE.choices()).attend(*(u[b : b + 1, :, real[b]] for u in (q, k, v)))
+        assert (output[b : b + 1, :, real[b]] - alone).abs().max() <= ROUNDING
+    again = SummarisedState(CASE.choices()).load(state.tensors())
+    again.crop(length - 20)
+    last = slice(length - 20, length)
+    repeated = again.attend(*(u[:, :, last] for u in (q, k, v)), ~real[:, last])
+    assert (repeated - output[:, :, last]).abs().max() <= ROUNDING
 
 
 def test_an_aim_is_refused():
