@@ -13,26 +13,27 @@
 
 namespace hrf {
 
-constexpr int64_t TILE = 64;    // queries at a time
-constexpr int64_t SINK = 16;    // first keys, which many heads give most of their mass
-constexpr int64_t EVERY = 4;    // members are every second query, or fewer
+constexpr int64_t TILE = 64;                            // queries at a time
+constexpr int64_t SINK = 16;                            // first keys, which many heads give most of their mass
+constexpr int64_t EVERY = 4;                            // members are every second query, or fewer
 constexpr int64_t MEMBERS = 256, MEMBERS_PER_CELL = 8;  // at least, where there are so many
-constexpr int64_t SAMPLED_KEYS = 1024;  // that the metric of cells is found from
+constexpr int64_t SAMPLED_KEYS = 1024;                  // that the metric of cells is found from
 
 struct CausalCall {
-    int64_t dim, width, n, batch, per_key, length, n_keys, base, n_sizes, turned, n_blocks;  // D and W are multiples of PAD
-    const void *x, *y, *v;               // (N, L, D), (N / per_key, S, D), (N / per_key, S, W)
+    int64_t dim, width, n, batch, per_key, length, n_keys, base, n_sizes, turned,
+        n_blocks;                                             // D and W are multiples of PAD
+    const void *x, *y, *v;                                    // (N, L, D), (N / per_key, S, D), (N / per_key, S, W)
     const int64_t *first_query, *queries, *first_key, *keys;  // of each batch item: its rows without padding
-    const void *cosines, *sines;         // of the turn by each size, (n_sizes, turned), if any
-    const int64_t* levels;               // of cells and clusters for each size, (n_sizes, 2)
+    const void *cosines, *sines;                              // of the turn by each size, (n_sizes, turned), if any
+    const int64_t* levels;                                    // of cells and clusters for each size, (n_sizes, 2)
     const void *earlier, *earlier_masses;  // (N, ·, D), (N, ·): every EVERY-th query before x, if any
     int64_t n_earlier;
-    void *out, *log_masses;              // (N, L, W), (N, L): log₂
-    const int64_t* offsets;              // (n_blocks + 1, 3): where rows, cells and clusters of each block begin
-    int32_t *order, *key_order;          // the plan, if it is kept: (N, rows) each
+    void *out, *log_masses;      // (N, L, W), (N, L): log₂
+    const int64_t* offsets;      // (n_blocks + 1, 3): where rows, cells and clusters of each block begin
+    int32_t *order, *key_order;  // the plan, if it is kept: (N, rows) each
     int64_t *bounds, *key_bounds, *sizes, *openings;  // (N, cells), (N, clusters), (N, cells) twice
     void *means, *widths, *metrics, *query_widths;    // (N, cells, D), (N, cells), (N, blocks, D, D), (N, rows)
-    int64_t* pairs;                      // (N,): exact pairs in blocks
+    int64_t* pairs;                                   // (N,): exact pairs in blocks
     double root, log_tolerance, opening, test_limit;
     int64_t keep, threads, is_double;
 
@@ -43,7 +44,8 @@ struct CausalCall {
 struct Block {
     int64_t j, level, size, start, end;
 
-    Block(const CausalCall& a, int64_t j) : j(j), level(__builtin_ctzll(j)), size(a.base << level), start(j * a.base - size), end(j * a.base) {}
+    Block(const CausalCall& a, int64_t j)
+        : j(j), level(__builtin_ctzll(j)), size(a.base << level), start(j * a.base - size), end(j * a.base) {}
     int64_t first_key() const { return start ? start : SINK; }
     int64_t n_keys() const { return end - first_key(); }
     int64_t step(int64_t cells) const { return std::max(EVERY, size / std::max(MEMBERS, MEMBERS_PER_CELL * cells)); }
@@ -52,8 +54,8 @@ struct Block {
 // One row: the queries and keys of a head of a batch item, without padding.
 template <class T>
 struct Row {
-    int64_t n, prefix, index;        // keys; keys before the first query; among all rows
-    const T *x, *y, *v;              // x begins with query `prefix`
+    int64_t n, prefix, index;  // keys; keys before the first query; among all rows
+    const T *x, *y, *v;        // x begins with query `prefix`
     const T *earlier, *earlier_masses;
     T *out, *log_masses;
 
@@ -136,18 +138,24 @@ void attend_diagonal(const CausalCall& a, const Row<T>& row, int64_t b, BlockScr
 template <class T>
 struct Cells {
     T *factor, *centres, *halves, *outside;  // (D, D), (D, padded G), −|centre|²/2, mean log₂ mass of members
-    T *tests, *test_masses, *test_widths;    // the member of each cell that is farthest from the centre: (G, D), log₂ mass, γ(x)
-    T pooled;                                // mean of |z|² of a new query
+    T *tests, *test_masses,
+        *test_widths;  // the member of each cell that is farthest from the centre: (G, D), log₂ mass, γ(x)
+    T pooled;          // mean of |z|² of a new query
 
     static size_t bytes(int64_t d, int64_t g) {
         return Arena::room<T>(d * d) + Arena::room<T>(d * padded(g)) + 4 * Arena::room<T>(padded(g)) +
                Arena::room<T>(g * d);
     }
     Cells(Arena& arena, int64_t d, int64_t g)
-        : factor(arena.lend<T>(d * d)), centres(arena.lend<T>(d * padded(g))),
-          halves(arena.lend<T>(padded(g))), outside(arena.lend<T>(padded(g))), tests(arena.lend<T>(g * d)),
-          test_masses(arena.lend<T>(padded(g))), test_widths(arena.lend<T>(padded(g))) {}
-    Cells(T* factor, T* centres, T* halves, T pooled) : factor(factor), centres(centres), halves(halves), pooled(pooled) {}
+        : factor(arena.lend<T>(d * d)),
+          centres(arena.lend<T>(d * padded(g))),
+          halves(arena.lend<T>(padded(g))),
+          outside(arena.lend<T>(padded(g))),
+          tests(arena.lend<T>(g * d)),
+          test_masses(arena.lend<T>(padded(g))),
+          test_widths(arena.lend<T>(padded(g))) {}
+    Cells(T* factor, T* centres, T* halves, T pooled)
+        : factor(factor), centres(centres), halves(halves), pooled(pooled) {}
 };
 
 // Find the nearest cell of n queries; z receives their coordinates (n, D), scores has room for (n, padded G).
@@ -176,7 +184,8 @@ T width_in(const Cells<T>& cells, int64_t d, int64_t g, int64_t cell, const T* z
 // Copy a member as its readers would be on average, turned forward by the size of the block: R(B) q.
 template <class T>
 void turn(const CausalCall& a, int64_t level, const T* query, T* out) {
-    const T *cosine = static_cast<const T*>(a.cosines) + level * a.turned, *sine = static_cast<const T*>(a.sines) + level * a.turned;
+    const T *cosine = static_cast<const T*>(a.cosines) + level * a.turned,
+            *sine = static_cast<const T*>(a.sines) + level * a.turned;
     const T root = T(a.root);
     scaled(query, a.dim, root, out);
     for (int64_t k = 0, half = a.turned; k < half; ++k) {
@@ -185,11 +194,14 @@ void turn(const CausalCall& a, int64_t level, const T* query, T* out) {
     }
 }
 
-inline int64_t most_members(const Sizes& a, int64_t size) { return std::min(size / EVERY, std::max(MEMBERS, MEMBERS_PER_CELL * a.groups()) * 2); }
+inline int64_t most_members(const Sizes& a, int64_t size) {
+    return std::min(size / EVERY, std::max(MEMBERS, MEMBERS_PER_CELL * a.groups()) * 2);
+}
 
 // Make cells of the members of a block: h.means, h.widths and h.metric, and how to find them.
 template <class T>
-void make_cells(const CausalCall& a, const Sizes& sizes, const Row<T>& row, const Block& block, Arena& arena, Head<T>& h, Cells<T>& cells) {
+void make_cells(const CausalCall& a, const Sizes& sizes, const Row<T>& row, const Block& block, Arena& arena,
+                Head<T>& h, Cells<T>& cells) {
     const int64_t d = a.dim, g = sizes.groups(), step = block.step(g), m = (block.size + step - 1) / step;
     T *members = arena.lend<T>(m * d), *sorted = arena.lend<T>(m * d), *residuals = arena.lend<T>(m * d);
     const int64_t n_sampled = std::min(block.n_keys(), SAMPLED_KEYS);
@@ -246,7 +258,8 @@ void make_cells(const CausalCall& a, const Sizes& sizes, const Row<T>& row, cons
 
 // Sort the readers of a block by cell: h.queries, h.query_widths, h.order and h.bounds.
 template <class T>
-void sort_readers(const CausalCall& a, const Sizes& sizes, const Row<T>& row, int64_t first, Arena& arena, const Cells<T>& cells, Head<T>& h) {
+void sort_readers(const CausalCall& a, const Sizes& sizes, const Row<T>& row, int64_t first, Arena& arena,
+                  const Cells<T>& cells, Head<T>& h) {
     const int64_t d = a.dim, g = sizes.groups();
     T *x = arena.lend<T>(TILE * d), *z = arena.lend<T>(h.n * d), *scores = arena.lend<T>(TILE * padded(g));
     int32_t* cell = arena.lend<int32_t>(h.n);
@@ -269,7 +282,8 @@ void sort_readers(const CausalCall& a, const Sizes& sizes, const Row<T>& row, in
 
 // Put the keys of a block into clusters, in the metric h.metric.
 template <class T>
-void cluster_block(const CausalCall& a, const Sizes& sizes, const Row<T>& row, const Block& block, Arena& arena, Head<T>& h, bool planned) {
+void cluster_block(const CausalCall& a, const Sizes& sizes, const Row<T>& row, const Block& block, Arena& arena,
+                   Head<T>& h, bool planned) {
     const int64_t d = a.dim, n = block.n_keys();
     T *y = arena.lend<T>(n * d), *spare = arena.lend<T>(n * d);
     h.n_keys = n;
@@ -304,7 +318,8 @@ void make_exact(const Sizes& a, const Head<T>& h, int64_t i, BlockScratch<T>& s)
 // the mean of a cell; this does. Clusters that the member opens are left out on both sides, and o is what it finds in
 // the whole block. s.tile is free by now: it receives the weights of all keys, a column per cell.
 template <class T>
-void test_cells(const CausalCall& a, const Sizes& sizes, const Head<T>& h, const Cells<T>& cells, int64_t start, int64_t some, BlockScratch<T>& s) {
+void test_cells(const CausalCall& a, const Sizes& sizes, const Head<T>& h, const Cells<T>& cells, int64_t start,
+                int64_t some, BlockScratch<T>& s) {
     const int64_t d = a.dim, w = a.width, row = a.row(), n_clusters = sizes.clusters();
     alignas(64) T tops[GROUPS], all[GROUPS] = {}, replaced[GROUPS] = {}, by_summaries[GROUPS] = {};
     for (int64_t i = 0; i < GROUPS; ++i) {
@@ -319,15 +334,18 @@ void test_cells(const CausalCall& a, const Sizes& sizes, const Head<T>& h, const
     clear(s.found, GROUPS * row);
     for (int64_t i = 0; i < some; ++i) {
         const int32_t* list = s.lists + i * sizes.n_keys;
-        const T *summaries = s.summaries + i * n_clusters * row, *biases = s.biases + i * n_clusters, *test = cells.tests + (start + i) * d;
+        const T *summaries = s.summaries + i * n_clusters * row, *biases = s.biases + i * n_clusters,
+                *test = cells.tests + (start + i) * d;
         const T mass = std::max(all[i], exp2_one<T>(cells.test_masses[start + i] - tops[i]));
         for (int32_t place = 0; place < s.sizes[i]; ++place) s.tile[list[place] * GROUPS + i] = 0;
         for (int64_t c = 0; c < n_clusters; ++c) {
             if (biases[c] < T(0.1) * LOWEST<T>) continue;  // all keys are exact
-            const T weight = exp2_one<T>(std::min(biases[c] + T(LOG2E) * dot(test, summaries + c * row, d) - tops[i], T(FAR)));
+            const T weight =
+                exp2_one<T>(std::min(biases[c] + T(LOG2E) * dot(test, summaries + c * row, d) - tops[i], T(FAR)));
             const T* extent = h.extents + c * d;
             const T span = dot(test, extent, d) - dot(h.means + (start + i) * d, extent, d);
-            const T relative = deviation<T>(splat<T>(cells.test_widths[start + i] * h.mean_spreads[c] + span * span))[0];
+            const T relative =
+                deviation<T>(splat<T>(cells.test_widths[start + i] * h.mean_spreads[c] + span * span))[0];
             if (weight * relative >= T(a.opening) * mass) {
                 for (int64_t j = h.key_bounds[c]; j < h.key_bounds[c + 1]; ++j) s.tile[j * GROUPS + i] = 0;
             } else {
@@ -344,7 +362,8 @@ void test_cells(const CausalCall& a, const Sizes& sizes, const Head<T>& h, const
         if (cells.test_widths[start + i] < 0) continue;  // no member would read this cell
         T change = 0, size = 0;
         for (int64_t k = 0; k < w; ++k) {
-            const T own = s.tested[i * row + k] / all[i], t = s.found[i * row + k] - (replaced[i] - by_summaries[i]) * own;
+            const T own = s.tested[i * row + k] / all[i],
+                    t = s.found[i * row + k] - (replaced[i] - by_summaries[i]) * own;
             change += t * t, size += own * own;
         }
         const T limit = T(a.test_limit) * tops[i];
@@ -363,8 +382,9 @@ struct BlockHead : Head<T> {
     static Sizes with_readers(Sizes sizes, int64_t readers) { return sizes.length = readers, sizes; }
     static size_t bytes(const CausalCall& a, const Block& block) {
         const Sizes sizes = sizes_of(a, block);
-        return Head<T>::bytes(with_readers(sizes, block.size)) + Arena::room<T>(sizes.clusters() * a.dim) + 2 * Arena::room<int32_t>(block.size) +
-               Arena::room<int64_t>(sizes.groups() + 1) + Arena::room<int64_t>(sizes.clusters() + 1);
+        return Head<T>::bytes(with_readers(sizes, block.size)) + Arena::room<T>(sizes.clusters() * a.dim) +
+               2 * Arena::room<int32_t>(block.size) + Arena::room<int64_t>(sizes.groups() + 1) +
+               Arena::room<int64_t>(sizes.clusters() + 1);
     }
     BlockHead(Arena& arena, const CausalCall& a, const Block& block, int64_t row)
         : Head<T>(arena, with_readers(sizes_of(a, block), block.size)) {
@@ -373,7 +393,8 @@ struct BlockHead : Head<T> {
         const int64_t *offset = a.offsets + 3 * (block.j - 1), *all = a.offsets + 3 * a.n_blocks;
         if (!a.keep) {
             this->order = arena.lend<int32_t>(block.size), this->key_order = arena.lend<int32_t>(block.size);
-            this->bounds = arena.lend<int64_t>(sizes.groups() + 1), this->key_bounds = arena.lend<int64_t>(sizes.clusters() + 1);
+            this->bounds = arena.lend<int64_t>(sizes.groups() + 1),
+            this->key_bounds = arena.lend<int64_t>(sizes.clusters() + 1);
             return;
         }
         const int64_t rows = row * all[0] + offset[0], cells = row * all[1] + offset[1];
@@ -387,15 +408,17 @@ struct BlockHead : Head<T> {
 
 // Merge what the readers of one cell, the i-th of its block of cells, find in a block of keys.
 template <class T>
-std::pair<int64_t, int64_t> read_cell(const CausalCall& a, const Sizes& sizes, const Row<T>& row, int64_t first, const Head<T>& h,
-                                      int64_t cell, int64_t i, BlockScratch<T>& s, std::vector<int32_t>* opened) {
+std::pair<int64_t, int64_t> read_cell(const CausalCall& a, const Sizes& sizes, const Row<T>& row, int64_t first,
+                                      const Head<T>& h, int64_t cell, int64_t i, BlockScratch<T>& s,
+                                      std::vector<int32_t>* opened) {
     const int64_t d = a.dim, w = a.width;
     std::pair<int64_t, int64_t> total{0, 0};
     alignas(64) T before[TILE] = {};
     for (int64_t start = h.bounds[cell]; start < h.bounds[cell + 1]; start += TILE) {
         const int64_t n = std::min(TILE, h.bounds[cell + 1] - start), place = first - row.prefix;
         for (int64_t q = 0; q < n; ++q) before[q] = row.log_masses[place + h.order[start + q]];
-        const auto [n_hits, met] = read_tile(sizes, h, i, h.means + cell * d, h.queries + start * d, h.query_widths + start, n, before, T(a.opening), s);
+        const auto [n_hits, met] = read_tile(sizes, h, i, h.means + cell * d, h.queries + start * d,
+                                             h.query_widths + start, n, before, T(a.opening), s);
         for (int64_t q = 0; q < n; ++q) {
             const int64_t reader = place + h.order[start + q];
             merge(s.sums + q * w, s.masses[q] + s.read[q], s.tops[q], w, row.out + reader * w, row.log_masses[reader]);
@@ -412,8 +435,8 @@ std::pair<int64_t, int64_t> read_cell(const CausalCall& a, const Sizes& sizes, c
 
 // Choose exact keys and sum up the others for some cells of a block, from cell `start` on.
 template <class T>
-void summarise_for_cells(const CausalCall& a, const Sizes& sizes, const Block& block, const Head<T>& h, const Cells<T>& cells,
-                         int64_t start, int64_t some, BlockScratch<T>& s) {
+void summarise_for_cells(const CausalCall& a, const Sizes& sizes, const Block& block, const Head<T>& h,
+                         const Cells<T>& cells, int64_t start, int64_t some, BlockScratch<T>& s) {
     // log₂ of the largest error of a key: τ/S · ⁴√(S/512), for S keys that a reader sees on average.
     const double seen = double(block.start) + 1.5 * double(block.size);
     const T limit = T(a.log_tolerance - 0.75 * std::log2(seen) - 0.25 * 9);
@@ -431,7 +454,8 @@ void serve(const CausalCall& a, const Row<T>& row, const Block& block, Arena& ar
     const Sizes sizes = sizes_of(a, block);
     BlockHead<T> h(arena, a, block, row.index);
     h.n = last - first;
-    int64_t* counts = a.keep ? a.sizes + row.index * a.offsets[3 * a.n_blocks + 1] + a.offsets[3 * (block.j - 1) + 1] : nullptr;
+    int64_t* counts =
+        a.keep ? a.sizes + row.index * a.offsets[3 * a.n_blocks + 1] + a.offsets[3 * (block.j - 1) + 1] : nullptr;
     int64_t* openings = a.keep ? a.openings + (counts - a.sizes) : nullptr;
     if (h.n <= 0) {
         if (a.keep) std::fill(h.bounds, h.bounds + sizes.groups() + 1, 0);
@@ -465,11 +489,14 @@ template <class T>
 size_t bytes_to_serve(const CausalCall& a, const Block& block) {
     const Sizes sizes = sizes_of(a, block);
     const int64_t d = a.dim, g = sizes.groups(), m = most_members(sizes, block.size), n = block.size;
-    const size_t cells = 3 * Arena::room<T>(m * d) + Arena::room<T>(std::min(n, SAMPLED_KEYS) * d) + Arena::room<T>(d * d) +
-                         Arena::room<T>((64 + 1) * d) + Arena::room<int32_t>(m) + Arena::room<int64_t>(g + 1) + TreeScratch<T>::bytes(m, d);
-    const size_t readers = Arena::room<T>(TILE * d) + Arena::room<T>(n * d) + Arena::room<T>(TILE * padded(g)) + Arena::room<int32_t>(n);
+    const size_t cells = 3 * Arena::room<T>(m * d) + Arena::room<T>(std::min(n, SAMPLED_KEYS) * d) +
+                         Arena::room<T>(d * d) + Arena::room<T>((64 + 1) * d) + Arena::room<int32_t>(m) +
+                         Arena::room<int64_t>(g + 1) + TreeScratch<T>::bytes(m, d);
+    const size_t readers =
+        Arena::room<T>(TILE * d) + Arena::room<T>(n * d) + Arena::room<T>(TILE * padded(g)) + Arena::room<int32_t>(n);
     const size_t clusters = 2 * Arena::room<T>(n * d) + TreeScratch<T>::bytes(n, d);
-    return BlockHead<T>::bytes(a, block) + Cells<T>::bytes(d, g) + std::max({cells, readers, clusters, BlockScratch<T>::bytes(sizes)});
+    return BlockHead<T>::bytes(a, block) + Cells<T>::bytes(d, g) +
+           std::max({cells, readers, clusters, BlockScratch<T>::bytes(sizes)});
 }
 
 // Call function(chain, step) for all steps of all chains, the steps of each chain one after the other.

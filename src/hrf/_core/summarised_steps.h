@@ -14,10 +14,10 @@ struct Kept {
     void *factor, *centres, *halves, *pooled;  // of Cells: (H, D, D), (H, D, padded G), (H, padded G), (H,)
     void *means, *extents, *mean_spreads;      // (H, G, D), (H, C, D), (H, C)
     void *summaries, *biases;                  // (H, G, C, D + W), (H, G, C)
-    int32_t *key_order, *firsts;               // (H, keys): position after first_key; (H, G, C + 1): of each cluster in the list
-    int64_t* key_bounds;                       // (H, C + 1)
-    int64_t* starts;                           // (H · G + 1,): where the exact keys of each cell begin
-    int32_t* exact;                            // rows in key_order
+    int32_t *key_order, *firsts;  // (H, keys): position after first_key; (H, G, C + 1): of each cluster in the list
+    int64_t* key_bounds;          // (H, C + 1)
+    int64_t* starts;              // (H · G + 1,): where the exact keys of each cell begin
+    int32_t* exact;               // rows in key_order
     int64_t levels, key_levels, first_key, n_keys;
 };
 
@@ -48,11 +48,13 @@ void keep_block(const KeepCall& call, Found& found) {
         cluster_block(a, sizes, row, block, arena, h, false);
         arena.back_to(mark);
         const auto part = [&](void* all, int64_t n) { return static_cast<T*>(all) + head * n; };
-        copy(cells.factor, d * d, part(kept.factor, d * d)), copy(cells.centres, d * padded(g), part(kept.centres, d * padded(g)));
+        copy(cells.factor, d * d, part(kept.factor, d * d)),
+            copy(cells.centres, d * padded(g), part(kept.centres, d * padded(g)));
         copy(cells.halves, padded(g), part(kept.halves, padded(g))), *part(kept.pooled, 1) = cells.pooled;
         copy(h.means, g * d, part(kept.means, g * d)), copy(h.extents, c * d, part(kept.extents, c * d));
         copy(h.mean_spreads, c, part(kept.mean_spreads, c));
-        copy(h.key_order, n_keys, kept.key_order + head * n_keys), copy(h.key_bounds, c + 1, kept.key_bounds + head * (c + 1));
+        copy(h.key_order, n_keys, kept.key_order + head * n_keys),
+            copy(h.key_bounds, c + 1, kept.key_bounds + head * (c + 1));
         BlockScratch<T> s(arena, sizes);
         for (int64_t start = 0; start < g; start += GROUPS) {
             const int64_t some = std::min(GROUPS, g - start);
@@ -62,7 +64,8 @@ void keep_block(const KeepCall& call, Found& found) {
             copy(s.firsts, some * (c + 1), kept.firsts + (head * g + start) * (c + 1));
             for (int64_t i = 0; i < some; ++i) {
                 kept.starts[head * g + start + i + 1] = s.sizes[i];
-                parts[head].exact.insert(parts[head].exact.end(), s.lists + i * sizes.n_keys, s.lists + i * sizes.n_keys + s.sizes[i]);
+                parts[head].exact.insert(parts[head].exact.end(), s.lists + i * sizes.n_keys,
+                                         s.lists + i * sizes.n_keys + s.sizes[i]);
             }
         }
     });
@@ -122,7 +125,8 @@ int64_t add_rows(const T* weights, const T* const* rows, int64_t n, int64_t firs
 
 // Read a block: exact keys and summaries of the query's cell, and the clusters that the query opens.
 template <class T>
-void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, const T* y, const T* v, T* z, T* own, Gathered<T>& found) {
+void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, const T* y, const T* v, T* z, T* own,
+               Gathered<T>& found) {
     const int64_t d = a.dim, w = a.width, g = int64_t(1) << kept.levels, c = int64_t(1) << kept.key_levels, row = d + w;
     const auto part = [&](const void* all, int64_t n) { return static_cast<const T*>(all) + head * n; };
     Cells<T> cells(const_cast<T*>(part(kept.factor, d * d)), const_cast<T*>(part(kept.centres, d * padded(g))),
@@ -139,8 +143,10 @@ void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, co
     };
     for (int32_t j = 0; j < firsts[c]; ++j) add_key(list[j]);
     found.sum();
-    const T *summaries = part(kept.summaries, g * c * row) + cell * c * row, *biases = part(kept.biases, g * c) + cell * c;
-    const T *mean = part(kept.means, g * d) + cell * d, *extents = part(kept.extents, c * d), *spreads = part(kept.mean_spreads, c);
+    const T *summaries = part(kept.summaries, g * c * row) + cell * c * row,
+            *biases = part(kept.biases, g * c) + cell * c;
+    const T *mean = part(kept.means, g * d) + cell * d, *extents = part(kept.extents, c * d),
+            *spreads = part(kept.mean_spreads, c);
     T *logits = own, *variances = own + padded(c), top = LOWEST<T>;
     for (int64_t k = 0; k < d; ++k) z[k] = x[k] - mean[k];
     for (int64_t i = 0; i < c; ++i) {
@@ -187,8 +193,10 @@ void steps_of_row(const StepCall& a, int64_t row, Arena& arena) {
         for (int64_t j = 0; j < (first ? SINK : 0); ++j) meet(j);
         for (int64_t j = first; j <= position; ++j) meet(j);
         found.sum();
-        for (int64_t b = a.items[item]; b < a.items[item + 1]; ++b) read_kept(a, a.kept[b], row % heads, x, y, v, z, own, found);
-        for (int64_t j = 0; j < found.count; j += lanes<T>) store(found.logits + j, exp2<T>(load(found.logits + j) - found.top));
+        for (int64_t b = a.items[item]; b < a.items[item + 1]; ++b)
+            read_kept(a, a.kept[b], row % heads, x, y, v, z, own, found);
+        for (int64_t j = 0; j < found.count; j += lanes<T>)
+            store(found.logits + j, exp2<T>(load(found.logits + j) - found.top));
         const int64_t wide = add_rows<4>(found.logits, found.values, found.count, 0, w, T(1) / found.mass, out);
         add_rows<1>(found.logits, found.values, found.count, wide, w, T(1) / found.mass, out);
         static_cast<T*>(a.log_masses)[place] = found.top + std::log2(found.mass);
