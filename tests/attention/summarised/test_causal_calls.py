@@ -107,6 +107,30 @@ def test_sharp_inputs_stay_near_exact_attention(name):
     assert (error <= 3 * predicted + 1e-3).all()
 
 
+@pytest.mark.parametrize("size", [1e6, 1e10, 1e14, 1e18])
+@pytest.mark.parametrize("name", ["query", "key"])
+@pytest.mark.parametrize("queries", [400, 250])
+def test_huge_tokens_change_no_bit_of_earlier_outputs(queries, name, size, small_base):
+    """Statistics overflow with them, and attention is exact from there on."""
+    q, k, v = tensors(2, 4, 400, 8, dtype=torch.float32)
+    given = {"query": q[:, :, -queries:].clone(), "key": k[:, :2].clone(), "value": v[:, :2]}
+    ignore, method = torch.arange(400) < torch.tensor([[0], [30]]), hrf.SummarisedAttention()
+    options = {"feature_map": method, "is_causal": True, "key_padding_mask": ignore}
+    before = hrf.attention(**given, **options)
+    at = 320 - (400 - queries if name == "query" else 0)
+    given[name][1, 1, at] = size * torch.sign(given[name][1, 1, at])
+    after, first = hrf.attention(**given, **options), 320 - (400 - queries)
+    assert torch.equal(after[1, :, :first], before[1, :, :first])
+    assert torch.equal(after[0], before[0])
+    assert after.isfinite().all()
+    if size > 1e10:
+        wanted = exact(given["query"][1:], given["key"][1:, :, 30:], given["value"][1:, :, 30:])
+        assert (after[1, :, first:] - wanted[0, :, first:]).abs().max() <= 1e-4
+        report = hrf.SummaryReport()
+        hrf.attention(**given | options | {"feature_map": method.with_report(report)})
+        assert report.predicted_error < 0.1
+
+
 def test_zero_values_give_zeros():
     q, k = gaussian(5)
     output = hrf.attention(q, k, 0 * q, hrf.SummarisedAttention(), is_causal=True, scale=1.0)

@@ -189,18 +189,19 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     flat = Heads(rows.x.flatten(0, 1), rows.y.flatten(0, 1), rows.v, own, real)
     # One diagonal block as long as all keys is exact attention.
     whole = 1 << (n_keys - 1).bit_length()
-    base = whole if _is_huge(flat, inputs.root) or method.tolerance == 0 else BASE
+    huge = _is_huge(flat, inputs.root) and whole > BASE
+    base = whole if method.tolerance == 0 or (huge and method.target_error is not None) else BASE
     choices = Choices(inputs.root, math.inf, angles, base)
     if method.target_error is None:
         choices = choices._replace(tolerance=float(method.tolerance))
     else:
         choices = _causal_tolerance(rows, choices, method.target_error)
-    output, share, _ = causal_sums(rows, choices, share=method.report is not None)
+    output, share, measured = _strictly(rows, choices, whole if huge else 0, method.report is not None)
     if method.report is not None and share is not None:
         blocks = (rows.keys > choices.base) << block_levels(max(whole // 2, 1))
         tolerance, error = (
             torch.full_like(share, choices.tolerance),
-            causal_error(rows, choices, output.detach()),
+            causal_error(rows, measured, output.detach()),
         )
         method.report.add(SummaryCall(blocks, blocks, tolerance, share, error))
     if order is not None:
@@ -236,6 +237,38 @@ def _exact_causal(inputs: Inputs) -> Tensor:
     if inputs.present is not None:
         own = inputs.present if own is None else own & inputs.present
     return output if own is None else output.masked_fill(~own[:, None, :, None], 0)
+
+
+def _strictly(
+    rows: CausalRows, choices: Choices, whole: int, share: bool
+) -> tuple[Tensor, Tensor | None, Choices]:
+    """Return outputs, the share of exact pairs if it is wanted, and choices to measure errors with.
+
+    Where statistics would overflow, ``whole`` is the length of a block that makes attention exact, else 0. Then queries
+    from the first such token on are computed exactly, and these tokens are hidden from the others.
+    """
+    if not whole:
+        return *causal_sums(rows, choices, share=share)[:2], choices
+    queries, keys = _before_huge(rows, choices.root)
+    x, y = rows.x.masked_fill(~queries[:, None, :, None], 0), rows.y.masked_fill(~keys[:, None, :, None], 0)
+    early = causal_sums(rows._replace(x=x, y=y), choices, share=share)
+    exact = choices._replace(base=whole)
+    output = early.output.where(queries[:, None, :, None], causal_sums(rows, exact).output)
+    return output, early.share, exact
+
+
+@torch.no_grad()
+def _before_huge(rows: CausalRows, root: float) -> tuple[Tensor, Tensor]:
+    """Return which queries ``(B, L)`` and keys ``(B, S)`` come before norms so far, or their product, are huge."""
+    norms, of_keys = (u.double().square().sum(-1).cumsum(-1).sqrt() * root for u in rows[:2])
+    per_head = of_keys.repeat_interleave(norms.shape[1] // of_keys.shape[1], 1)
+    # The key of the query at place i of an item is at place i + ahead.
+    ahead = (rows.first_key + rows.keys - rows.queries - rows.first_query).to(norms.device)[:, None]
+    place = (torch.arange(norms.shape[2], device=norms.device) + ahead).clamp(0, of_keys.shape[2] - 1)
+    own = per_head.gather(2, place[:, None].expand_as(norms))
+    queries = (torch.maximum(torch.maximum(norms, own), norms * own) <= LARGEST).all(1)
+    places = torch.arange(of_keys.shape[2], device=norms.device)
+    return queries, (places < ahead + queries.sum(-1, keepdim=True)) & (of_keys <= LARGEST).all(1)
 
 
 def _without_holes(

@@ -103,7 +103,7 @@ class SummarisedAttention:
             ``target_error``.
         target_error: relative error of each head's output to stay below, with ``tolerance="auto"``. The largest τ
             is searched whose error, estimated as in a `hrf.SummaryReport`, is low enough; this computes attention
-            seven times, and causal attention, with one τ for all heads, thirteen times.
+            seven times, and causal attention thirteen times, with one τ for all heads that depends on all tokens.
         rotary: of queries and keys with rotary embeddings, in planes (k, k + half): angles in radians per position,
             ``(half,)``, or the base θ of θ^(−2k/d). Causal attention is right without it, and faster with it.
         report: where to add an account of each call, which takes several times as long as the attention itself.
