@@ -53,18 +53,27 @@ struct Mapped {
 // Write rows of tokens, `stride` numbers apart, as columns; zeros for those to ignore and for columns past the last.
 template <class T>
 void load_tokens(const T* x, int64_t stride, const uint8_t* ignore, int64_t n, int64_t d, T* out) {
-    constexpr int64_t SIDE = 16;
-    T block[SIDE * SIDE];
-    for (int64_t start = 0; start < n; start += SIDE)
-        for (int64_t first = 0; first < d; first += SIDE) {
-            const int64_t some = std::min(SIDE, d - first);
-            for (int64_t q = 0; q < SIDE; ++q) {
-                const bool shown = start + q < n && !(ignore && ignore[start + q]);
-                for (int64_t k = 0; k < SIDE; ++k)
-                    block[k * SIDE + q] = shown && k < some ? x[(start + q) * stride + first + k] : T(0);
-            }
-            for (int64_t k = 0; k < some; ++k) copy(block + k * SIDE, SIDE, out + (first + k) * CHUNK + start);
+    typedef T Four __attribute__((vector_size(4 * sizeof(T))));
+    const T none[4] = {};
+    for (int64_t start = 0; start < padded(n); start += 4) {
+        const T* rows[4];
+        int64_t steps[4], k = 0;
+        for (int64_t q = 0; q < 4; ++q) {
+            steps[q] = start + q < n && !(ignore && ignore[start + q]);
+            rows[q] = steps[q] ? x + (start + q) * stride : none;
         }
+        for (; k + 4 <= d; k += 4) {
+            Four a, b, c, e;
+            std::memcpy(&a, rows[0] + k * steps[0], sizeof a), std::memcpy(&b, rows[1] + k * steps[1], sizeof b);
+            std::memcpy(&c, rows[2] + k * steps[2], sizeof c), std::memcpy(&e, rows[3] + k * steps[3], sizeof e);
+            const Four f = {a[0], b[0], a[1], b[1]}, g = {a[2], b[2], a[3], b[3]};
+            const Four h = {c[0], e[0], c[1], e[1]}, i = {c[2], e[2], c[3], e[3]};
+            const Four columns[] = {{f[0], f[1], h[0], h[1]}, {f[2], f[3], h[2], h[3]}, {g[0], g[1], i[0], i[1]}, {g[2], g[3], i[2], i[3]}};
+            for (int64_t j = 0; j < 4; ++j) std::memcpy(out + (k + j) * CHUNK + start, &columns[j], sizeof(Four));
+        }
+        for (; k < d; ++k)
+            for (int64_t q = 0; q < 4; ++q) out[k * CHUNK + start + q] = rows[q][k * steps[q]];
+    }
 }
 
 // One vector of tokens: replace p by features; return the power of two that they lack, or NaN where the range is left.
