@@ -168,9 +168,7 @@ def _backward(
     needed: Sequence[bool],
 ) -> Sequence[Tensor | None]:
     query, key, value, state, scale, exact_scale, tops, *rest = saved
-    if make_chunks is Dense and exact_scale is None and (
-        found := _compiled_backward(call, saved, grads)
-    ):
+    if make_chunks is Dense and exact_scale is None and (found := _compiled_backward(call, saved, grads)):
         return found
     chunks, learned = make_chunks(call), {p: torch.zeros_like(p) for p in call.learned}
     running = RunningState(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))

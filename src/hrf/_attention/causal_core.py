@@ -1,8 +1,8 @@
 """Causal attention by the compiled core, for maps whose features are functions of affine exponents.
 
-These are real exponential maps with any matrix and shifts, trigonometric ones, FAVOR++ and FAVOR#; ``causal.py`` has the
-twin, which also serves where the map's own tensors want gradients. The core (``_core/causal_maps.h``) returns quotients,
-denominators and scales; what to do with small denominators is decided here, as everywhere.
+These are real exponential maps with any matrix and shifts, trigonometric ones, FAVOR++ and FAVOR#. The twin is in
+``causal.py``; it also serves where tensors of the map want gradients. The core (``_core/causal_maps.h``) returns
+quotients, denominators and scales; the rule for small denominators is applied here.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class CompiledCausal:
     @classmethod
     def of(cls, call: Call, query: Tensor, key: Tensor, value: Tensor) -> Self | None:
         """Prepare ``(B, H, ·, ·)``; ``None`` if the core does not serve the map or these tensors."""
-        if call.learned or not key.numel() or not query.numel():
+        tokens = tuple(u.detach().to(call.dtype) for u in (query, key, value))
+        if call.learned or not key.numel() or not core.serves(*tokens):
             return None
         affine = call.feature_map.affine()
-        tokens = tuple(u.detach().to(call.dtype) for u in (query, key, value))
-        if affine is None or not core.serves(*tokens, *call.feature_map.buffers()):
+        if affine is None:
             return None
         sides = tuple(_weights(side, call) for side in (affine.query, affine.key))
         sign = -1 if affine.kind == "turns" else 1
@@ -137,7 +137,16 @@ class CompiledCausal:
             for u, weights, grad in zip((query, key), self.weights, found, strict=False)
         )
         ignore = None if call.ignore is None else call.ignore.contiguous()
-        numbers = batch * heads, heads, batch, length, query.shape[2] // length, dim, self.n_projections, columns
+        numbers = (
+            batch * heads,
+            heads,
+            batch,
+            length,
+            query.shape[2] // length,
+            dim,
+            self.n_projections,
+            columns,
+        )
         threads, double = torch.get_num_threads(), value.dtype == torch.float64
         return core.run(
             name,

@@ -10,7 +10,7 @@ the same exponents as affine functions. ``exponential.py`` has the maps themselv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple
 

@@ -249,7 +249,9 @@ class AsymmetricExponential(DenseExponential):
     @override
     def affine(self) -> AffineExponents:
         found = super().affine()
-        return found._replace(query=self._of_turned(found.query, "query"), key=self._of_turned(found.key, "key"))
+        return found._replace(
+            query=self._of_turned(found.query, "query"), key=self._of_turned(found.key, "key")
+        )
 
     def _of_turned(self, own: Affine, side: Side) -> Affine:
         """Return the function of x, with u = Ax or A⁻ᵀx in further columns, for one of u."""
