@@ -20,12 +20,12 @@ from hrf._attention.denominator import Visible, VisibleChunk, log_bound, of_all,
 from hrf._attention.dense import Dense
 from hrf.features.affine_exponents import Affine
 
-__all__ = ["CompiledCausal", "Found"]
+__all__ = ["Attended", "CompiledCausal"]
 
 _OUT_OF_RANGE = 2  # what both passes of the core return
 
 
-class Found(NamedTuple):
+class Attended(NamedTuple):
     """Results of a forward pass.
 
     Attributes:
@@ -77,7 +77,7 @@ class CompiledCausal:
         kind = ("pairs", "single", "turns").index(affine.kind)
         return cls(call, (q, k, v), sides, affine.n_projections, sign * call.root**2, kind)
 
-    def forward(self, state: Tensor, scale: Tensor, *, traced: bool) -> Found | None:
+    def forward(self, state: Tensor, scale: Tensor, *, traced: bool) -> Attended | None:
         """Attend from a state ``(N, D, d_v + 1)``; ``None`` if an exponent is out of range or not finite."""
         call, (query, key, value) = self.call, self.tokens
         signed = not call.feature_map.nonnegative
@@ -91,7 +91,7 @@ class CompiledCausal:
         log_scale = logs.add_(tops if groups == 1 else tops.repeat_interleave(groups, 1))
         outputs = self._settled(outputs._replace(log_scale=log_scale), groups)
         seen = of_all(value, call.ignore, call.dtype, signed=signed)
-        return Found(outputs, state, scale, tops, _together(call.visible, seen))
+        return Attended(outputs, state, scale, tops, _together(call.visible, seen))
 
     def _settled(self, outputs: Outputs, groups: int) -> Outputs:
         """Apply the rule to the quotients of all rows."""
