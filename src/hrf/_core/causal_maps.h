@@ -16,7 +16,7 @@
 namespace hrf {
 
 constexpr int64_t CHUNK = 64;  // positions at a time
-constexpr int64_t STRIP = 32;  // of a chunk, beyond whose diagonal block no pair is computed
+constexpr int64_t STRIP = 16;  // of a chunk, beyond whose diagonal block no pair is computed
 
 enum Exponents { PAIRS, SINGLE, TURNS };  // features exp(±p), exp(p), or cos p and sin p
 
