@@ -51,6 +51,7 @@ class CompiledCausal:
         call: the call.
         tokens: query, key and value, contiguous and in the dtype of the computation, ``(B, H, ·, ·)``.
         weights: matrix ``(H or 1, d, ·)``, the same transposed and padded, and offset, for queries and for keys.
+        n_projections: m.
         square: factor of −‖x‖²/2 in the log scale.
         kind: number of the kind of exponents.
     """
@@ -137,21 +138,12 @@ class CompiledCausal:
             for u, weights, grad in zip((query, key), self.weights, found, strict=False)
         )
         ignore = None if call.ignore is None else call.ignore.contiguous()
-        numbers = (
-            batch * heads,
-            heads,
-            batch,
-            length,
-            query.shape[2] // length,
-            dim,
-            self.n_projections,
-            columns,
-        )
-        threads, double = torch.get_num_threads(), value.dtype == torch.float64
+        exponents = self.square, heads, dim, self.n_projections, columns, self.kind
+        numbers = batch * heads, batch, length, query.shape[2] // length, value.shape[-1]
         return core.run(
             name,
-            *(*query_side, *key_side, value, ignore, *sums, grads[0], found[2], grads[1], self.square),
-            *(*numbers, value.shape[-1], self.kind, threads, double),
+            *(*query_side, *key_side, value, ignore, *sums, grads[0], found[2], grads[1], *exponents),
+            *(*numbers, torch.get_num_threads(), value.dtype == torch.float64),
         )
 
 

@@ -10,24 +10,12 @@
 // which need S, and backward for keys and values, which need the gradients R and r of S and z.
 #pragma once
 
-#include "products.h"
+#include "affine_features.h"
 #include "threads.h"
 
 namespace hrf {
 
-constexpr int64_t CHUNK = 64;  // positions at a time
 constexpr int64_t STRIP = 16;  // of a chunk, beyond whose diagonal block no pair is computed
-
-enum Exponents { PAIRS, SINGLE, TURNS };  // features exp(±p), exp(p), or cos p and sin p
-
-// Vectors and their map: matrix (maps, d, columns), the same transposed (maps, columns, padded d), offset (maps, columns + 1).
-// The first m columns give p. The others, where there are any, give u, and the last one adds to the log scale, which has
-// −‖u‖²/2 in place of −square ‖x‖²/2. The last offset is a constant of the log scale.
-struct MapSide {
-    const void *tokens, *matrix, *transposed, *offset;
-    void* gradient;  // like tokens
-    int64_t maps;
-};
 
 struct CausalMaps {
     MapSide query, key;     // (N, S · groups, d), (N, S, d)
@@ -38,98 +26,9 @@ struct CausalMaps {
     void *tops, *logs;      // cᵢ, (N, S), and log scales of queries, (N, S · groups)
     const void* gradient;   // of out
     void *value_gradient, *state_gradient;  // the latter is of the state after all keys, and becomes that of the state before
-    double square;
-    int64_t rows, heads, batch, length, groups, dim, m, columns, width, exponents, threads, is_double;
-
-    int64_t features() const { return exponents == SINGLE ? m : 2 * m; }
+    AffineMap map;
+    int64_t rows, batch, length, groups, width, threads, is_double;
 };
-
-// Tokens of a chunk, a column each.
-template <class T>
-struct Mapped {
-    T *x, *features, *extra, *logs;  // (d, CHUNK), (D, CHUNK), (columns − m, CHUNK), (CHUNK,)
-};
-
-// Write rows of tokens, `stride` numbers apart, as columns; zeros for those to ignore and for columns past the last.
-template <class T>
-void load_tokens(const T* x, int64_t stride, const uint8_t* ignore, int64_t n, int64_t d, T* out) {
-    typedef T Four __attribute__((vector_size(4 * sizeof(T))));
-    const T none[4] = {};
-    for (int64_t start = 0; start < padded(n); start += 4) {
-        const T* rows[4];
-        int64_t steps[4], k = 0;
-        for (int64_t q = 0; q < 4; ++q) {
-            steps[q] = start + q < n && !(ignore && ignore[start + q]);
-            rows[q] = steps[q] ? x + (start + q) * stride : none;
-        }
-        for (; k + 4 <= d; k += 4) {
-            Four a, b, c, e;
-            std::memcpy(&a, rows[0] + k * steps[0], sizeof a), std::memcpy(&b, rows[1] + k * steps[1], sizeof b);
-            std::memcpy(&c, rows[2] + k * steps[2], sizeof c), std::memcpy(&e, rows[3] + k * steps[3], sizeof e);
-            const Four f = {a[0], b[0], a[1], b[1]}, g = {a[2], b[2], a[3], b[3]};
-            const Four h = {c[0], e[0], c[1], e[1]}, i = {c[2], e[2], c[3], e[3]};
-            const Four columns[] = {{f[0], f[1], h[0], h[1]}, {f[2], f[3], h[2], h[3]}, {g[0], g[1], i[0], i[1]}, {g[2], g[3], i[2], i[3]}};
-            for (int64_t j = 0; j < 4; ++j) std::memcpy(out + (k + j) * CHUNK + start, &columns[j], sizeof(Four));
-        }
-        for (; k < d; ++k)
-            for (int64_t q = 0; q < 4; ++q) out[k * CHUNK + start + q] = rows[q][k * steps[q]];
-    }
-}
-
-// One vector of tokens: replace p by features; return the power of two that they lack, or NaN where the range is left.
-template <class T>
-vec<T> take_exponentials(const CausalMaps& a, const T* offset, T* p) {
-    const int64_t m = a.m;
-    vec<T> largest = splat<T>(a.exponents == SINGLE ? LOWEST<T> : T(0));
-    for (int64_t j = 0; j < m; ++j) {
-        const vec<T> t = load(p + j * CHUNK) + offset[j];
-        largest = larger(largest, a.exponents == SINGLE ? t : larger(t, -t));
-    }
-    const T limit = a.exponents == TURNS ? (sizeof(T) == 4 ? T(6000) : T(1e15)) : T(1e6);
-    const mask<T> good = larger(largest, -largest) < limit;
-    const vec<T> whole = a.exponents == TURNS ? vec<T>{} : rounded<T>(largest * T(LOG2E));
-    for (int64_t j = 0; j < m; ++j) {
-        T* place = p + j * CHUNK;
-        const vec<T> t = load(place) + offset[j];
-        vec<T> one, other;
-        if (a.exponents == TURNS) cos_sin<T>(t, one, other);
-        else exp_pair<T>(t, whole, one, other);
-        store(place, one);
-        if (a.exponents != SINGLE) store(place + m * CHUNK, other);
-    }
-    return good ? whole : splat<T>(std::numeric_limits<T>::quiet_NaN());
-}
-
-// Map n tokens of a row; return whether all log scales are finite and all exponents in range.
-template <class T>
-bool map_chunk(const CausalMaps& a, const MapSide& side, int64_t row, const T* x, int64_t stride, const uint8_t* ignore,
-               int64_t n, const Mapped<T>& to) {
-    const int64_t d = a.dim, m = a.m, head = row % a.heads % side.maps, columns = padded(n), more = a.columns - m;
-    const T* matrix = static_cast<const T*>(side.matrix) + head * d * a.columns;
-    const T* offset = static_cast<const T*>(side.offset) + head * (a.columns + 1);
-    load_tokens(x, stride, ignore, n, d, to.x);
-    product_transposed<false>(m, columns, d, matrix, a.columns, to.x, CHUNK, to.features, CHUNK);
-    if (more) product_transposed<false>(more, columns, d, matrix + m, a.columns, to.x, CHUNK, to.extra, CHUNK);
-    bool good = true;
-    for (int64_t c = 0; c < columns; c += lanes<T>) {
-        const vec<T> whole = take_exponentials(a, offset, to.features + c);
-        vec<T> square{}, log = whole * T(0.6931471805599453) + offset[a.columns];
-        for (int64_t k = 0; k + 1 < more; ++k) {
-            const vec<T> u = load(to.extra + k * CHUNK + c) + offset[m + k];
-            store(to.extra + k * CHUNK + c, u);
-            square += u * u;
-        }
-        if (more) {
-            log += load(to.extra + (more - 1) * CHUNK + c) + offset[a.columns - 1] - square * T(0.5);
-        } else {
-            for (int64_t k = 0; k < d; ++k) square += load(to.x + k * CHUNK + c) * load(to.x + k * CHUNK + c);
-            log -= square * T(0.5 * a.square);
-        }
-        store(to.logs + c, log);
-        good = good && !bits_of(log - log != 0);
-    }
-    return good;
-}
 
 // Everything that a row needs, and the steps of both passes.
 template <class T>
@@ -145,18 +44,18 @@ struct CausalRow {
     T scale;                                    // c
 
     static int64_t sizes(const CausalMaps& a, std::vector<int64_t>& list, bool backward) {
-        const int64_t D = a.features(), wide = padded(a.width), deep = padded(a.dim), more = a.columns - a.m;
+        const int64_t D = a.map.features(), wide = padded(a.width), deep = padded(a.map.dim), more = a.map.columns - a.map.m;
         list = {deep * CHUNK, D * CHUNK, more * CHUNK, CHUNK, deep * CHUNK, D * CHUNK, more * CHUNK, CHUNK, D * wide, D,
                 CHUNK * wide, CHUNK, CHUNK, CHUNK, CHUNK * CHUNK, CHUNK * std::max(wide, deep), CHUNK};
         if (backward)
-            list.insert(list.end(), {CHUNK * CHUNK, CHUNK * wide, CHUNK, CHUNK, wide * CHUNK, wide * CHUNK, std::max(D, a.columns) * CHUNK});
+            list.insert(list.end(), {CHUNK * CHUNK, CHUNK * wide, CHUNK, CHUNK, wide * CHUNK, wide * CHUNK, std::max(D, a.map.columns) * CHUNK});
         int64_t bytes = 0;
         for (const int64_t n : list) bytes += Arena::room<T>(n);
         return bytes;
     }
 
     CausalRow(const CausalMaps& a, int64_t row, Arena& arena, bool backward)
-        : a(a), row(row), d(a.dim), w(a.width), D(a.features()), wide(padded(w)), deep(padded(d)),
+        : a(a), row(row), d(a.map.dim), w(a.width), D(a.map.features()), wide(padded(w)), deep(padded(d)),
           ignore(a.ignore ? a.ignore + row * a.batch / a.rows * a.length : nullptr) {
         std::vector<int64_t> list;
         arena.reset(sizes(a, list, backward));
@@ -188,7 +87,7 @@ struct CausalRow {
     // Map keys from `start`, load their values and find cᵢ, from the scale c before the chunk.
     bool load_keys(int64_t start, int64_t n) {
         const int64_t first = rows_before() + start;
-        if (!map_chunk(a, a.key, row, static_cast<const T*>(a.key.tokens) + first * d, d, ignore ? ignore + start : nullptr, n, key))
+        if (!map_chunk(a.map, a.key, row, static_cast<const T*>(a.key.tokens) + first * d, d, ignore ? ignore + start : nullptr, n, key))
             return false;
         T top = scale;
         for (int64_t j = 0; j < CHUNK; ++j) {
@@ -211,7 +110,7 @@ struct CausalRow {
 
     bool load_queries(int64_t start, int64_t n, int64_t member) {
         const T* x = static_cast<const T*>(a.query.tokens) + ((rows_before() + start) * a.groups + member) * d;
-        return map_chunk(a, a.query, row, x, a.groups * d, nullptr, n, query);
+        return map_chunk(a.map, a.query, row, x, a.groups * d, nullptr, n, query);
     }
 
     // Call function(first, n, last) for strips of a chunk of n tokens: tokens first … first + n − 1 and `last`, past them.
@@ -295,28 +194,16 @@ struct CausalRow {
         }
     }
 
-    // Turn the gradients of features into the gradients of p, in place.
-    void pull_exponents(const Mapped<T>& to, int64_t n) {
-        const int64_t m = a.m, more = a.exponents == SINGLE ? 0 : m * CHUNK;
-        for (int64_t j = 0; j < m; ++j)
-            for (int64_t c = 0; c < padded(n); c += lanes<T>) {
-                T* place = feature_gradients + j * CHUNK + c;
-                const T* own = to.features + j * CHUNK + c;
-                const vec<T> one = load(own), other = load(own + more), g = load(place), h = load(place + more);
-                store(place, a.exponents == PAIRS ? one * g - other * h : a.exponents == TURNS ? one * h - other * g : one * g);
-            }
-    }
-
     // Write the gradients of n tokens from those of `k` columns of the map and, for keys, of their log scales.
     void pull_tokens(const MapSide& side, const Mapped<T>& from, int64_t k, int64_t place, int64_t stride, int64_t n) {
-        const T* back = static_cast<const T*>(side.transposed) + row % a.heads % side.maps * a.columns * deep;
-        const bool isotropic = &from == &key && a.columns == a.m;
+        const T* back = static_cast<const T*>(side.transposed) + row % a.map.heads % side.maps * a.map.columns * deep;
+        const bool isotropic = &from == &key && a.map.columns == a.map.m;
         product_transposed<false>(n, deep, k, feature_gradients, CHUNK, back, deep, out, deep);
         for (int64_t i = 0; i < n; ++i) {
             T* to = static_cast<T*>(side.gradient) + place + i * stride;
             copy(out + i * deep, d, to);
             if (isotropic)
-                for (int64_t j = 0; j < d; ++j) to[j] -= T(a.square) * along[i] * from.x[j * CHUNK + i];
+                for (int64_t j = 0; j < d; ++j) to[j] -= T(a.map.square) * along[i] * from.x[j * CHUNK + i];
         }
     }
 
@@ -348,8 +235,8 @@ struct CausalRow {
         in_strips(n, [&](int64_t first, int64_t some, int64_t last) {
             product<true>(D, padded(some), last, key.features, CHUNK, pairs + first, CHUNK, feature_gradients + first, CHUNK);
         });
-        pull_exponents(query, n);
-        pull_tokens(a.query, query, a.m, ((rows_before() + start) * a.groups + member) * d, a.groups * d, n);
+        pull_exponents(a.map, query.features, n, feature_gradients);
+        pull_tokens(a.query, query, a.map.m, ((rows_before() + start) * a.groups + member) * d, a.groups * d, n);
     }
 
     static void multiply(const T* one, const T* other, int64_t n, T* to) {
@@ -405,13 +292,13 @@ struct CausalRow {
             along[j] += dot(out + j * wide, values + j * wide, w);
             copy(out + j * wide, w, static_cast<T*>(a.value_gradient) + (first + j) * w);
         }
-        pull_exponents(key, n);
-        for (int64_t k = a.m; k < a.columns; ++k) {
+        pull_exponents(a.map, key.features, n, feature_gradients);
+        for (int64_t k = a.map.m; k < a.map.columns; ++k) {
             T* to = feature_gradients + k * CHUNK;
-            if (k + 1 == a.columns) copy(along, CHUNK, to);
-            else for (int64_t j = 0; j < CHUNK; ++j) to[j] = -along[j] * key.extra[(k - a.m) * CHUNK + j];
+            if (k + 1 == a.map.columns) copy(along, CHUNK, to);
+            else for (int64_t j = 0; j < CHUNK; ++j) to[j] = -along[j] * key.extra[(k - a.map.m) * CHUNK + j];
         }
-        pull_tokens(a.key, key, a.columns, first * d, d, n);
+        pull_tokens(a.key, key, a.map.columns, first * d, d, n);
     }
 };
 
