@@ -145,6 +145,23 @@ def test_any_width(dim, width, twin, taken):
     assert taken == [True]
 
 
+@pytest.mark.parametrize("key_heads", [2, HEADS])
+@pytest.mark.parametrize(
+    "laid_out",
+    [
+        lambda u: u.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda u: u.transpose(0, 2).contiguous().transpose(0, 2),
+        lambda u: u.repeat_interleave(2, -1)[..., ::2],
+    ],
+)
+def test_any_layout(key_heads, laid_out, taken):
+    phi, qkv = MAPS["positive"](None), tokens(100, key_heads=key_heads, dtype=torch.float32)
+    other = [laid_out(u) for u in qkv]
+    assert not any(u.is_contiguous() for u in other)
+    assert all(map(torch.equal, with_gradients(other, phi), with_gradients(qkv, phi)))
+    assert taken == [True, True]
+
+
 @pytest.mark.parametrize("name", MAPS)
 def test_every_instruction_set(name, instructions, twin, taken):
     phi, qkv = MAPS[name](HEADS).float(), tokens(150, dtype=torch.float32)

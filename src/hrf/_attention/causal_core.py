@@ -49,7 +49,7 @@ class CompiledCausal:
 
     Attributes:
         call: the call.
-        tokens: query, key and value, contiguous and in the dtype of the computation, ``(B, H, ·, ·)``.
+        tokens: query, key and value in the dtype of the computation, ``(B, H, ·, ·)``.
         weights: matrix ``(H or 1, d, ·)``, the same transposed and padded, and offset, for queries and for keys.
         n_projections: m.
         square: factor of −‖x‖²/2 in the log scale.
@@ -74,7 +74,7 @@ class CompiledCausal:
             return None
         sides = tuple(_weights(side, call) for side in (affine.query, affine.key))
         sign = -1 if affine.kind == "turns" else 1
-        q, k, v = (u.contiguous() for u in tokens)
+        q, k, v = tokens
         kind = ("pairs", "single", "turns").index(affine.kind)
         return cls(call, (q, k, v), sides, affine.n_projections, sign * call.root**2, kind)
 
@@ -117,7 +117,7 @@ class CompiledCausal:
         grad, grad_state = grads[0].contiguous(), grads[1].clone(memory_format=torch.contiguous_format)
         if outputs.moved is not None and outputs.clipped.any():
             grad = grad.masked_fill(outputs.moved, 0)
-        found = [torch.empty_like(u) for u in self.tokens]
+        found = [u.new_empty(u.shape) for u in self.tokens]
         given = (state.contiguous(), scale.contiguous(), outputs.values, outputs.used, tops, None)
         if self._run("causal_maps_backward", given, (grad, grad_state), found) == _OUT_OF_RANGE:
             return None
@@ -134,7 +134,7 @@ class CompiledCausal:
         (query, key, value), call = self.tokens, self.call
         (batch, heads, length, dim), columns = key.shape, self.weights[0][0].shape[-1]
         query_side, key_side = (
-            (u, *weights, grad, len(weights[0]))
+            (*_strided(u), *weights, grad, len(weights[0]))
             for u, weights, grad in zip((query, key), self.weights, found, strict=False)
         )
         ignore = None if call.ignore is None else call.ignore.contiguous()
@@ -142,9 +142,26 @@ class CompiledCausal:
         numbers = batch * heads, batch, length, query.shape[2] // length, value.shape[-1]
         return core.run(
             name,
-            *(*query_side, *key_side, value, ignore, *sums, grads[0], found[2], grads[1], *exponents),
+            *(
+                *query_side,
+                *key_side,
+                *_strided(value),
+                ignore,
+                *sums,
+                grads[0],
+                found[2],
+                grads[1],
+                *exponents,
+            ),
             *(*numbers, torch.get_num_threads(), value.dtype == torch.float64),
         )
+
+
+def _strided(u: Tensor) -> tuple[Tensor, int, int, int]:
+    """Return ``(B, H, L, d)`` as it is in memory, with L before H as projections leave it, too, and its strides."""
+    if not (u.is_contiguous() or u.transpose(1, 2).is_contiguous()):
+        u = u.contiguous()
+    return u if u.is_contiguous() else u.transpose(1, 2), *u.stride()[:3]
 
 
 _PAD = 16  # PAD of the core

@@ -12,12 +12,24 @@ constexpr int64_t CHUNK = 64;  // tokens at a time
 
 enum Exponents { PAIRS, SINGLE, TURNS };  // features exp(±p), exp(p), or cos p and sin p
 
+// Vectors of rows, which are heads of batch elements; numbers between neighbours. The numbers of a vector are contiguous.
+struct Strided {
+    const void* start;
+    int64_t batch, head, token;
+
+    template <class T>
+    const T* at(int64_t row, int64_t heads, int64_t place) const {
+        return static_cast<const T*>(start) + row / heads * batch + row % heads * head + place * token;
+    }
+};
+
 // Vectors and their map: matrix (maps, d, columns), the same transposed (maps, columns, padded d), offset (maps, columns + 1).
 // The first m columns give p. The others, where there are any, give u, and the last one adds to the log scale, which has
 // −‖u‖²/2 in place of −square ‖x‖²/2. The last offset is a constant of the log scale. Row r has map r % heads % maps.
 struct MapSide {
-    const void *tokens, *matrix, *transposed, *offset;
-    void* gradient;  // like tokens
+    Strided tokens;
+    const void *matrix, *transposed, *offset;
+    void* gradient;  // of tokens, (N, ·, d)
     int64_t maps;
 };
 

@@ -19,7 +19,7 @@ constexpr int64_t STRIP = 16;  // of a chunk, beyond whose diagonal block no pai
 
 struct CausalMaps {
     MapSide query, key;     // (N, S · groups, d), (N, S, d)
-    const void* value;      // (N, S, w)
+    Strided value;          // (N, S, w)
     const uint8_t* ignore;  // (B, S), or null
     void *state, *scale;    // (N, D, w + 1), (N,): written by the forward pass, read by the backward pass
     void *out, *used;       // (N, S · groups, w), (N, S · groups): quotients and denominators; read by the backward pass
@@ -86,8 +86,8 @@ struct CausalRow {
 
     // Map keys from `start`, load their values and find cᵢ, from the scale c before the chunk.
     bool load_keys(int64_t start, int64_t n) {
-        const int64_t first = rows_before() + start;
-        if (!map_chunk(a.map, a.key, row, static_cast<const T*>(a.key.tokens) + first * d, d, ignore ? ignore + start : nullptr, n, key))
+        const int64_t heads = a.map.heads;
+        if (!map_chunk(a.map, a.key, row, a.key.tokens.at<T>(row, heads, start), a.key.tokens.token, ignore ? ignore + start : nullptr, n, key))
             return false;
         T top = scale;
         for (int64_t j = 0; j < CHUNK; ++j) {
@@ -96,7 +96,7 @@ struct CausalRow {
             tops[j] = top = std::max(top, key.logs[j]);
             T* line = values + j * wide;
             clear(line, wide);
-            if (shown) copy(static_cast<const T*>(a.value) + (first + j) * w, w, line);
+            if (shown) copy(a.value.at<T>(row, heads, start + j), w, line);
         }
         for (int64_t j = 0; j < CHUNK; j += lanes<T>) {
             store(shares + j, weight(load(key.logs + j), splat<T>(top)));
@@ -109,8 +109,8 @@ struct CausalRow {
     static vec<T> weight(vec<T> s, vec<T> c) { return s <= LOWEST<T> ? vec<T>{} : exp_or_zero<T>(s - c); }
 
     bool load_queries(int64_t start, int64_t n, int64_t member) {
-        const T* x = static_cast<const T*>(a.query.tokens) + ((rows_before() + start) * a.groups + member) * d;
-        return map_chunk(a.map, a.query, row, x, a.groups * d, nullptr, n, query);
+        const T* x = a.query.tokens.at<T>(row, a.map.heads, start * a.groups + member);
+        return map_chunk(a.map, a.query, row, x, a.groups * a.query.tokens.token, nullptr, n, query);
     }
 
     // Call function(first, n, last) for strips of a chunk of n tokens: tokens first … first + n − 1 and `last`, past them.
