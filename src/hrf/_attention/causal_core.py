@@ -159,9 +159,10 @@ class CompiledCausal:
 
 def _strided(u: Tensor) -> tuple[Tensor, int, int, int]:
     """Return ``(B, H, L, d)`` as it is in memory, with L before H as projections leave it, too, and its strides."""
-    if not (u.is_contiguous() or u.transpose(1, 2).is_contiguous()):
+    if not u.transpose(1, 2).is_contiguous():
         u = u.contiguous()
-    return u if u.is_contiguous() else u.transpose(1, 2), *u.stride()[:3]
+    batch, head, token, _ = u.stride()
+    return u if u.is_contiguous() else u.transpose(1, 2), batch, head, token
 
 
 _PAD = 16  # PAD of the core
