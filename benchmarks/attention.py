@@ -19,7 +19,8 @@ from benchmarks.cases import Against, Case, costs, faster_than
 
 __all__ = ["CASES", "SETTINGS"]
 
-LENGTHS = (512, 1024, 4096, 16384)
+LENGTHS = (512, 1024, 4096, 8192, 16384)
+ONLY_CAUSAL = 8192
 HEADS, DIM, M = 8, 64, 128
 WIDTH = 2 * M
 HYBRID_M, HYBRID_BITS = 16, 8
@@ -48,7 +49,7 @@ EXACT_TRAINING, EXACT_CAUSAL_TRAINING = "exact, forward + backward", "exact, cau
 PERFORMER, PERFORMER_TRAINING = "performer-pytorch", "performer-pytorch, forward + backward"
 PERFORMER_CAUSAL = "performer-pytorch, causal"
 EXPLICIT, PLAIN = "AngularHybrid, explicit features", "AngularHybrid, plain explicit features"
-POSITIVE = "Positive"
+POSITIVE, TRIGONOMETRIC = "Positive", "Trigonometric"
 
 Timed = Callable[[], Any]
 
@@ -102,9 +103,9 @@ def performer(*, causal: bool = False) -> Attention:
         return FastAttention(DIM, nb_features=WIDTH, causal=causal)  # type: ignore[no-any-return]
 
 
-def positive(**options: Any) -> Attention:
+def positive(name: str = POSITIVE, **options: Any) -> Attention:
     with torch.inference_mode(False):
-        phi = hrf.Positive(DIM, n_projections=M, generator=generator())
+        phi = getattr(hrf, name)(DIM, n_projections=M, generator=generator())
     return lambda query, key, value: hrf.attention(query, key, value, phi, **options)
 
 
@@ -182,7 +183,6 @@ def baselines(length: int) -> list[Case]:
     exact_work = 4.0 * HEADS * length**2 * DIM
     return [
         one(EXACT, lambda: forward(scaled_dot_product_attention, length), exact_work, own=False),
-        one(EXACT_CAUSAL, lambda: forward(exact_causal, length), exact_work / 2, own=False),
         one(PERFORMER, lambda: forward(performer(), length), flops(length, WIDTH, M), **PEER),
         one(EXPLICIT, lambda: forward(explicit(), length), hybrid_work),
         one(PLAIN, lambda: forward(plain(), length), hybrid_work, own=False),
@@ -199,14 +199,6 @@ def inference(length: int) -> list[Case]:
             work,
             faster_than(PERFORMER, at_least=5 if long else None),
             faster_than(EXACT, at_least=1 if length >= 1024 else None),
-        ),
-        one(
-            f"{POSITIVE}, causal",
-            lambda: forward(positive(is_causal=True), length),
-            work,
-            costs(POSITIVE, at_most=2.5 if length == LONG else None),
-            faster_than(EXACT_CAUSAL, at_least=1 if long else None),
-            *([faster_than(PERFORMER_CAUSAL, at_least=20)] if length == LONG else []),
         ),
         one(
             "AngularHybrid",
@@ -233,30 +225,51 @@ def training(length: int) -> list[Case]:
             faster_than(EXACT_TRAINING, at_least=1 if length >= LONG else None),
         ),
         one(
-            f"{POSITIVE}, causal, forward + backward",
-            lambda: forward_and_backward(positive(is_causal=True), length),
-            work,
-            faster_than(EXACT_CAUSAL_TRAINING, at_least=1 if length >= LONG else None),
-        ),
-        one(
             EXACT_TRAINING,
             lambda: forward_and_backward(scaled_dot_product_attention, length),
             exact_work,
-            own=False,
-        ),
-        one(
-            EXACT_CAUSAL_TRAINING,
-            lambda: forward_and_backward(exact_causal, length),
-            exact_work / 2,
             own=False,
         ),
         one(PERFORMER_TRAINING, lambda: forward_and_backward(performer(), length), work, **PEER),
     ]
 
 
+# As exact causal attention, forward and with the backward pass.
+TIMES_AS_FAST = {1024: (1.0, 0.7), 4096: (3.0, 2.0), 8192: (5.0, 4.0)}
+
+
+def causal(length: int, *, trained: bool) -> list[Case]:
+    """Return causal attention, ours and exact, forward and where ``trained`` with the backward pass."""
+    one, work, exact_work = partial(case, length), flops(length, WIDTH, M), 2.0 * HEADS * length**2 * DIM
+    alone, both = TIMES_AS_FAST.get(length, (None, None))
+    found = [one(EXACT_CAUSAL, lambda: forward(exact_causal, length), exact_work, own=False)]
+    if trained:
+        run = partial(forward_and_backward, exact_causal, length)
+        found.append(one(EXACT_CAUSAL_TRAINING, run, 3 * exact_work, own=False))
+    for name in (POSITIVE, TRIGONOMETRIC):
+        against = [faster_than(EXACT_CAUSAL, at_least=alone)]
+        if name == POSITIVE and length != ONLY_CAUSAL:
+            against.append(costs(POSITIVE, at_most=1.5))
+            against += [faster_than(PERFORMER_CAUSAL, at_least=20)] if length == LONG else []
+        attention = partial(positive, name, is_causal=True)
+        found.append(one(f"{name}, causal", partial(_late, forward, attention, length), work, *against))
+        if trained:
+            run = partial(_late, forward_and_backward, attention, length)
+            against = [faster_than(EXACT_CAUSAL_TRAINING, at_least=both)]
+            found.append(one(f"{name}, causal, forward + backward", run, 3 * work, *against))
+    return found
+
+
+def _late(run: Callable[[Attention, int], Timed], make: Callable[[], Attention], length: int) -> Timed:
+    """Draw the map when the case is set up."""
+    return run(make(), length)
+
+
 def cases(length: int) -> list[Case]:
     """Return the cases of one length; the slowest peers are left out where they take too long."""
-    found = [*baselines(length), *inference(length)]
+    if length == ONLY_CAUSAL:
+        return causal(length, trained=True)
+    found = [*baselines(length), *inference(length), *causal(length, trained=length <= LONG)]
     if length <= LONG:
         found += training(length)
     if length == LONG:

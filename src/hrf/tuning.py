@@ -17,7 +17,8 @@ DENSE_LEAST_ROWS = 64
 # Positive features without scales: features per block, and rows per block at most.
 UNSCALED_FLOATS = 1 << 19
 UNSCALED_ROWS = 512
-# Causal attention: positions per chunk; chunks of clustered maps are longer, since each reads and writes a large state.
+# Causal attention without the core: positions per chunk; chunks of clustered maps are longer, since each reads and
+# writes a large state.
 CAUSAL_CHUNK = 128
 CLUSTERED_CHUNKS = 4
 # Decoding one token by the core: floats of the states per thread at least.

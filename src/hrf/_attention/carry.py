@@ -23,7 +23,7 @@ from hrf._attention.denominator import Denominator, Visible, key_moments, of_all
 from hrf._attention.dense import LOWEST
 from hrf._attention.inputs import Inputs
 from hrf.features.base import FeatureMap
-from hrf.features.exponential_features import Affine, ExponentialFeatures, is_real
+from hrf.features.exponential_features import ExponentialFeatures, is_real
 from hrf.numerics import is_traced
 
 __all__ = ["Carry", "CompiledSteps", "Past", "add_scaled", "prepare", "values_so_far"]
@@ -168,10 +168,12 @@ class _Weights(NamedTuple):
         dtype = inputs.dtype
         if not core.serves(*(u.to(dtype) for u in inputs[:3])):
             return None
-        affine = Affine.of(feature_map)
-        query, key = (((a.matrix * inputs.root).to(dtype), a.offset.to(dtype)) for a in affine)
+        affine = feature_map.affine()
+        assert affine is not None, "real maps have affine exponents"
+        sides = affine.query, affine.key
+        query, key = (((a.matrix * inputs.root).to(dtype), a.offset.to(dtype)) for a in sides)
         # One matrix for both sides is in the cache when it is read for the second time.
-        key = query if affine[0] is affine[1] else key
+        key = query if affine.query is affine.key else key
         return cls(query, key, torch.full((1,), inputs.root**2, dtype=dtype))
 
 

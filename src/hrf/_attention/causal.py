@@ -27,6 +27,7 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Outputs, Path
+from hrf._attention.causal_core import CompiledCausal
 from hrf._attention.denominator import Running, bounded, log_bound, of_all
 from hrf._attention.dense import Chunks, Dense, RunningState, UnscaledPositive, joined
 from hrf.numerics import Features, common_scale
@@ -115,8 +116,12 @@ def _forward(
     lead = query.shape[:2]
     if call.resumed and key.shape[2] == 1 and saved is None and exact is None and make_chunks is Dense:
         return one_token(call, query, key, value, state, scale)
-    unscaled = None if call.resumed else UnscaledPositive.of(call, query, key, value)
-    if unscaled and (found := unscaled.causal(tuning.CAUSAL_CHUNK)):
+    sums, traced = (state.flatten(0, 1), scale.flatten(0, 1)), saved is not None
+    compiled = CompiledCausal.of(call, query, key, value) if make_chunks is Dense and exact is None else None
+    unscaled = None if compiled or call.resumed else UnscaledPositive.of(call, query, key, value)
+    if compiled and (done := compiled.forward(*sums, traced=traced)):
+        outputs, last, last_scale, tops, visible = done
+    elif unscaled and (found := unscaled.causal(tuning.CAUSAL_CHUNK)):
         outputs, states = found
         tops, visible = unscaled.tops(), of_all(value, call.ignore, call.dtype, signed=False)
         last, last_scale = unscaled.joined(states, tops[:, -1:]), tops[:, -1:].clone()
@@ -163,6 +168,8 @@ def _backward(
     needed: Sequence[bool],
 ) -> Sequence[Tensor | None]:
     query, key, value, state, scale, exact_scale, tops, *rest = saved
+    if make_chunks is Dense and exact_scale is None and (found := _compiled_backward(call, saved, grads)):
+        return found
     chunks, learned = make_chunks(call), {p: torch.zeros_like(p) for p in call.learned}
     running = RunningState(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
     gradients = _Gradients(
@@ -173,6 +180,21 @@ def _backward(
     grad_key, grad_value = gradients.over_keys(states, before)
     grad_state = joined(states).view(state.shape)
     return grad_query, grad_key, grad_value, grad_state, None, grad_exact, None, *learned.values()
+
+
+def _compiled_backward(
+    call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor]
+) -> tuple[Tensor | None, ...] | None:
+    query, key, value, state, scale, _, tops, *rest = saved
+    compiled = CompiledCausal.of(call, query, key, value)
+    if compiled is None:
+        return None
+    sums = state.flatten(0, 1), scale.flatten(0, 1), tops, Outputs(*rest)
+    found = compiled.backward(*sums, (grads[0].flatten(0, 1), grads[1].flatten(0, 1)))
+    if found is None:
+        return None
+    pairs = zip(found, (query, key, value, state), strict=True)
+    return *(g.view(u.shape).to(u.dtype) for g, u in pairs), None, None, None
 
 
 @dataclass

@@ -196,13 +196,16 @@ def log_bound(feature_map: FeatureMap, x: Tensor, moments: Tensor, root: float =
     if feature_map.nonnegative:
         return None
     count = moments[..., :1]
-    mean = moments[..., 1:] / count.clamp(min=1)
-    centre = root * mean[..., : x.shape[-1]]
-    one_for_all = centre.shape[-2] == 1
+    share, total = 1 / count.clamp(min=1), moments[..., 1 : 1 + x.shape[-1]]
+    one_for_all = total.shape[-2] == 1
     # The faster way round.
-    product = (centre @ x.mT).mT if one_for_all else (x * centre).sum(-1, keepdim=True)
-    bound = count.log() + product
-    return bound if feature_map.kernel == "softmax" else bound - root**2 * half_square(x) - mean[..., -1:]
+    product = (total @ x.mT).mT if one_for_all else (x * total).sum(-1, keepdim=True)
+    bound = count.log() + product * (root * share)
+    return (
+        bound
+        if feature_map.kernel == "softmax"
+        else bound - root**2 * half_square(x) - moments[..., -1:] * share
+    )
 
 
 # Times eps of the largest magnitude: outputs that leave the box by less are not counted as clipped.

@@ -47,8 +47,8 @@ def instructions() -> str | None:
     if not baseline.exists():
         warnings.warn(
             "hrf was installed without its compiled core: PyTorch's operations take over, and summarised attention, "
-            "angular hybrids and decoding are several times slower. Install a C++ compiler (such as g++) and reinstall "
-            "hybrid-random-features; HRF_CORE=off silences this warning",
+            "angular hybrids, causal attention and decoding are several times slower. Install a C++ compiler (such as "
+            "g++) and reinstall hybrid-random-features; HRF_CORE=off silences this warning",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -1,6 +1,7 @@
 // What Python calls. Every function takes a structure of 8-byte fields and its size, which must agree with Python's, and
 // returns 0 where it does not.
 #include "box.h"
+#include "causal_maps.h"
 #include "codes.h"
 #include "decoding.h"
 #include "pairs.h"
@@ -69,6 +70,17 @@ HRF_EXPORT int64_t decode(const Step* call, int64_t size) {
     if (size != sizeof(Step)) return 0;
     call->is_double ? step(double()) : step(float());
     return done ? 1 : 2;
+}
+
+// Returns 1, or 2 if an exponent leaves the range or a token is not finite.
+HRF_EXPORT int64_t causal_maps_forward(const CausalMaps* call, int64_t size) {
+    if (size != sizeof(CausalMaps)) return 0;
+    return (call->is_double ? causal_maps_forward<double>(*call) : causal_maps_forward<float>(*call)) ? 1 : 2;
+}
+
+HRF_EXPORT int64_t causal_maps_backward(const CausalMaps* call, int64_t size) {
+    if (size != sizeof(CausalMaps)) return 0;
+    return (call->is_double ? causal_maps_backward<double>(*call) : causal_maps_backward<float>(*call)) ? 1 : 2;
 }
 
 // Returns what `take_found` reads and frees.

@@ -178,6 +178,40 @@ inline vec<T> exp(vec<T> t) {
     return exp_of_fraction<T>(z) * (vec<T>)exponent;
 }
 
+// e^t, and 0 where that is no normal number.
+template <class T>
+inline vec<T> exp_or_zero(vec<T> t) {
+    return t < T(Float<T>::lowest_power * 0.6931471805599453) ? vec<T>{} : exp<T>(t);
+}
+
+// The nearest whole numbers, for |t| below 2²² in float32 and 2⁵¹ in float64.
+template <class T>
+inline vec<T> rounded(vec<T> t) {
+    return (t + Float<T>::magic) - Float<T>::magic;
+}
+
+// e^t and e^−t over 2^power, for whole powers of at least |t| log₂ e − 1/2; 0 where that is no normal number.
+//
+// With t = n log 2 + z, e^z and e^−z are the sum and the difference of the even and the odd terms of one series.
+template <class T>
+inline void exp_pair(vec<T> t, vec<T> power, vec<T>& plus, vec<T>& minus) {
+    using F = Float<T>;
+    constexpr T high = sizeof(T) == 4 ? T(0.693359375) : T(0.693147180369123816490);
+    constexpr T low = sizeof(T) == 4 ? T(-2.12194440e-4) : T(1.90821492927058770002e-10);
+    constexpr double even[] = {1.0 / 479001600.0, 1.0 / 3628800.0, 1.0 / 40320.0, 1.0 / 720.0, 1.0 / 24.0, 0.5, 1.0};
+    constexpr double odd[] = {1.0 / 6227020800.0, 1.0 / 39916800.0, 1.0 / 362880.0, 1.0 / 5040.0, 1.0 / 120.0, 1.0 / 6.0, 1.0};
+    constexpr int first = sizeof(T) == 4 ? 3 : 0;
+    const vec<T> n = rounded<T>(t * T(LOG2E)), z = (t - n * high) - n * low, square = z * z;
+    vec<T> e = splat<T>(T(even[first])), o = splat<T>(T(odd[first]));
+    for (int i = first + 1; i < 7; ++i) e = e * square + T(even[i]), o = o * square + T(odd[i]);
+    const auto power_of_two = [](vec<T> whole) {
+        const vec<T> exponent = larger(whole, splat<T>(T(-F::bias)));  // of which 2^exponent is 0
+        return (vec<T>)(((mask<T>)(exponent + F::magic) + F::bias) << F::mantissa);
+    };
+    plus = (e + z * o) * power_of_two(n - power);
+    minus = (e - z * o) * power_of_two(-n - power);
+}
+
 // log₂ of positive normal numbers: 2/log 2 · atanh((m − 1)/(m + 1)) of the mantissa m in [√½, √2), plus the exponent.
 template <class T>
 inline vec<T> log2(vec<T> t) {

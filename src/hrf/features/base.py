@@ -25,6 +25,7 @@ from typing_extensions import Self
 
 from hrf import atomic_write, kernels, tuning
 from hrf.checks import generator_of
+from hrf.features.affine_exponents import AffineExponents
 from hrf.features.files import encode, load_part
 from hrf.features.flops import Flops
 from hrf.numerics import Features, check_finite, check_range, full_precision, is_traced
@@ -323,6 +324,10 @@ class FeatureMap(Handled, Linearised):
         return all(
             part.factorised for part in self.modules() if isinstance(part, FeatureMap) and part is not self
         )
+
+    def affine(self) -> AffineExponents | None:
+        """Return the exponents as affine functions of the inputs, for features that are functions of such exponents."""
+        return None
 
     @property
     def active_width(self) -> int:

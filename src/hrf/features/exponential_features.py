@@ -10,9 +10,9 @@ the same exponents as affine functions. ``exponential.py`` has the maps themselv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,13 @@ from typing_extensions import TypeIs, override
 
 from hrf.checks import check_tensor, shapes_with_heads
 from hrf.features import flops
+from hrf.features.affine_exponents import Affine, AffineExponents, joined
 from hrf.features.base import Block, FeatureMap, Side, Table
 from hrf.features.flops import Flops
 from hrf.numerics import Features, can_look, check_finite, check_range, half_square, is_traced, log_limits
 from hrf.projections import Projections
 
-__all__ = ["Affine", "ExponentialFeatures", "ExponentialRows", "is_real", "matrix_pair"]
+__all__ = ["ExponentialFeatures", "ExponentialRows", "is_real", "matrix_pair"]
 
 # Complex matrices in real arithmetic: u = Ax as a real and an imaginary part.
 #
@@ -445,6 +446,18 @@ class ExponentialFeatures(FeatureMap):
         back = matrix.transposed(*pulled_back(real, imag, self.projection.omega.to(x.dtype), values, grad))
         return back if other is None else back + grad.log_scale * other.to(x.dtype)
 
+    @override
+    def affine(self) -> AffineExponents | None:
+        if self.isotropic:
+            query = key = _isotropic(self)
+        elif not self.query_matrix.has_imag:
+            query, key = _shifted(self, "query"), _shifted(self, "key")
+        else:
+            return None
+        kind: Literal["pairs", "single", "turns"]
+        kind = "turns" if self.query_matrix.has_imag else "pairs" if self.antithetic else "single"
+        return AffineExponents(kind, self.n_projections, query, key)
+
     def _side(self, side: Side) -> tuple[Tensor | None, Tensor | None, ComplexMatrix]:
         """Return the shift of a side, the shift of the other side, and the matrix of the side."""
         if side == "query":
@@ -468,37 +481,18 @@ def _shift_weight(x: Tensor, own: Tensor | None, other: Tensor | None) -> Tensor
     return (centre * other).sum(-1, keepdim=True)
 
 
-# Exponents of real exponential maps as one affine function of the inputs, for loops that map few vectors.
-#
-# With u = A(x − a), the features are exp(±ωᵀu) and their log weight is xᵀb − aᵀb/2 − ‖u‖²/2 − log(2m)/2: ωᵀu, u and xᵀb
-# are affine in x.
-
-
-class Affine(NamedTuple):
-    """The columns of ``x @ matrix + offset``, in float64: ωᵀu, and unless u = x, the entries of u and xᵀb.
-
-    Attributes:
-        matrix: ``(H or 1, d, m)``, or ``(H or 1, d, m + d + 1)``.
-        offset: ``(H or 1, ·)``; it has one more entry, the last: the constant of the log weight.
-    """
-
-    matrix: Tensor
-    offset: Tensor
-
-    @classmethod
-    def of(cls, phi: ExponentialFeatures) -> tuple[Affine, Affine]:
-        """Return the functions of queries and of keys, which are one object if they are the same."""
-        if not phi.isotropic:
-            return _shifted(phi, "query"), _shifted(phi, "key")
-        omega = phi.projection.omega.detach().double()
-        offset = _joined([omega.new_zeros(1, phi.n_projections), _log(phi)], phi.heads)
-        both = cls(_joined([omega.mT], phi.heads), offset[:, 0])
-        return both, both
+# The same exponents as affine functions of the inputs (``affine_exponents.py``).
 
 
 def is_real(feature_map: FeatureMap) -> TypeIs[ExponentialFeatures]:
     """Return whether a map has features exp(±ωᵀu) and no others."""
     return isinstance(feature_map, ExponentialFeatures) and feature_map.only_pairs
+
+
+def _isotropic(phi: ExponentialFeatures) -> Affine:
+    omega = phi.projection.omega.detach().double()
+    offset = joined([omega.new_zeros(1, phi.n_projections), _log(phi)], phi.heads)
+    return Affine(joined([omega.mT], phi.heads), offset[:, 0])
 
 
 def _shifted(phi: ExponentialFeatures, side: Side) -> Affine:
@@ -507,14 +501,9 @@ def _shifted(phi: ExponentialFeatures, side: Side) -> Affine:
     (own, other), a = (shifts, phi.query_matrix) if side == "query" else (shifts[::-1], phi.key_matrix)
     (linear, _), (moved, _) = a(torch.eye(phi.dim, dtype=torch.float64)), a(-own)
     constant = _log(phi) - (own * other).sum(-1, keepdim=True) / 2
-    offset = _joined([moved @ omega.mT, moved, torch.zeros_like(constant), constant], phi.heads)
-    return Affine(_joined([linear @ omega.mT, linear, other.mT], phi.heads), offset[:, 0])
+    offset = joined([moved @ omega.mT, moved, torch.zeros_like(constant), constant], phi.heads)
+    return Affine(joined([linear @ omega.mT, linear, other.mT], phi.heads), offset[:, 0])
 
 
 def _log(phi: ExponentialFeatures) -> Tensor:
     return torch.full((1, 1), -math.log(phi.n_terms) / 2, dtype=torch.float64)
-
-
-def _joined(parts: Sequence[Tensor], heads: int | None) -> Tensor:
-    """Concatenate columns ``(rows, ·)`` or ``(H, rows, ·)``: ``(H or 1, rows, ·)``."""
-    return torch.cat([part.expand(heads or 1, *part.shape[-2:]) for part in parts], -1).contiguous()

@@ -22,6 +22,7 @@ from typing_extensions import Self, override
 from hrf import kernels, theory
 from hrf.checks import own_constructor
 from hrf.features import flops
+from hrf.features.affine_exponents import Affine, AffineExponents, joined
 from hrf.features.base import FeatureMap, Side
 from hrf.features.exponential_features import matrix_pair
 from hrf.features.flops import Flops
@@ -74,6 +75,16 @@ class _Tilted(FeatureMap):
         largest = logs.detach().amax(-1, keepdim=True)
         log_weight = log_d - half_square(x) - math.log(self.n_projections) / 2
         return Features(logs.sub_(largest).exp_(), log_weight + largest)
+
+    @override
+    def affine(self) -> AffineExponents:
+        omega, a = self.projection.omega.detach().double(), self.curvature.double()
+        weights = (omega * (1 - 4 * a).sqrt()) @ self.basis.double().mT
+        tilt = (omega.square() * a).sum(-1).unsqueeze(-2)
+        log_weight = torch.log1p(-4 * a).sum(-1, keepdim=True) / 4 - math.log(self.n_projections) / 2
+        offset = joined([tilt, log_weight], self.heads)[:, 0]
+        both = Affine(joined([weights.mT], self.heads), offset)
+        return AffineExponents("single", self.n_projections, both, both)
 
     @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:
@@ -234,6 +245,21 @@ class AsymmetricExponential(DenseExponential):
     @override
     def scaled(self, x: Tensor, side: Side) -> Features:
         return super().scaled(self._turned(x, side), side)
+
+    @override
+    def affine(self) -> AffineExponents:
+        found = super().affine()
+        return found._replace(
+            query=self._of_turned(found.query, "query"), key=self._of_turned(found.key, "key")
+        )
+
+    def _of_turned(self, own: Affine, side: Side) -> Affine:
+        """Return the function of x, with u = Ax or A⁻ᵀx in further columns, for one of u."""
+        turned = self._turned(torch.eye(self.dim, dtype=torch.float64), side)  # rows Aeᵢ
+        none = turned.new_zeros(1, self.dim + 1)
+        offset = [own.offset[:, None, :-1], none, own.offset[:, None, -1:]]
+        columns = [turned @ own.matrix, turned, none[:, :1].expand(self.dim, 1)]
+        return Affine(joined(columns, self.heads), joined(offset, self.heads)[:, 0])
 
     @override
     def _log_mse(self, x: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,184 @@
+"""Causal attention by the compiled core, for maps whose features are functions of affine exponents.
+
+These are real exponential maps with any matrix and shifts, trigonometric ones, FAVOR++ and FAVOR#. The twin is in
+``causal.py``; it also serves where tensors of the map want gradients. The core (``_core/causal_maps.h``) returns
+quotients, denominators and scales; the rule for small denominators is applied here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from hrf import _core as core
+from hrf._attention.call import Call, Outputs
+from hrf._attention.denominator import Visible, VisibleChunk, log_bound, of_all, put_in_box
+from hrf._attention.dense import Dense
+from hrf.features.affine_exponents import Affine
+
+__all__ = ["Attended", "CompiledCausal"]
+
+_OUT_OF_RANGE = 2  # what both passes of the core return
+
+
+class Attended(NamedTuple):
+    """Results of a forward pass.
+
+    Attributes:
+        outputs: of all rows.
+        state: after all keys, ``(N, D, d_v + 1)``.
+        scale: its log scale, ``(N, 1, 1)``.
+        tops: the scales cᵢ, ``(N, S, 1)``.
+        visible: values of all keys so far.
+    """
+
+    outputs: Outputs
+    state: Tensor
+    scale: Tensor
+    tops: Tensor
+    visible: Visible
+
+
+@dataclass(frozen=True)
+class CompiledCausal:
+    """A call that the core serves.
+
+    Attributes:
+        call: the call.
+        tokens: query, key and value in the dtype of the computation, ``(B, H, ·, ·)``.
+        weights: matrix ``(H or 1, d, ·)``, the same transposed and padded, and offset, for queries and for keys.
+        n_projections: m.
+        square: factor of −‖x‖²/2 in the log scale.
+        kind: number of the kind of exponents.
+    """
+
+    call: Call
+    tokens: tuple[Tensor, Tensor, Tensor]
+    weights: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    n_projections: int
+    square: float
+    kind: int
+
+    @classmethod
+    def of(cls, call: Call, query: Tensor, key: Tensor, value: Tensor) -> Self | None:
+        """Prepare ``(B, H, ·, ·)``; ``None`` if the core does not serve the map or these tensors."""
+        tokens = tuple(u.detach().to(call.dtype) for u in (query, key, value))
+        if call.learned or not key.numel() or not core.serves(*tokens):
+            return None
+        affine = call.feature_map.affine()
+        if affine is None:
+            return None
+        sides = tuple(_weights(side, call) for side in (affine.query, affine.key))
+        sign = -1 if affine.kind == "turns" else 1
+        q, k, v = tokens
+        kind = ("pairs", "single", "turns").index(affine.kind)
+        return cls(call, (q, k, v), sides, affine.n_projections, sign * call.root**2, kind)
+
+    def forward(self, state: Tensor, scale: Tensor, *, traced: bool) -> Attended | None:
+        """Attend from a state ``(N, D, d_v + 1)``; ``None`` if an exponent is out of range or not finite."""
+        call, (query, key, value) = self.call, self.tokens
+        signed = not call.feature_map.nonnegative
+        outputs = Outputs.empty(state, query.shape[2], moved=signed and traced)
+        state, scale, logs = state.clone(), scale.clone(), torch.empty_like(outputs.used)
+        tops = logs.new_empty(len(state), key.shape[2], 1)
+        done = self._run("causal_maps_forward", (state, scale, outputs.values, outputs.used, tops, logs))
+        if done == _OUT_OF_RANGE:
+            return None
+        groups = query.shape[2] // key.shape[2]
+        log_scale = logs.add_(tops if groups == 1 else tops.repeat_interleave(groups, 1))
+        outputs = self._settled(outputs._replace(log_scale=log_scale), groups)
+        seen = of_all(value, call.ignore, call.dtype, signed=signed)
+        return Attended(outputs, state, scale, tops, _together(call.visible, seen))
+
+    def _settled(self, outputs: Outputs, groups: int) -> Outputs:
+        """Apply the rule to the quotients of all rows."""
+        call, (query, _, value) = self.call, self.tokens
+        bound = log_bound(call.feature_map, query, call.moments, call.root)
+        bound = None if bound is None else bound.flatten(0, 1)
+        used, small = call.rule.settle(outputs.used, outputs.log_scale, bound)
+        if call.rule.replaces and (bound is not None or small.any()):
+            seen = VisibleChunk(call.visible, Dense(call).values(value, slice(None)), groups)
+            clipped = put_in_box(outputs.values, small, seen, outputs.moved)
+            if clipped is not None:
+                outputs.clipped.copy_(clipped)
+        return outputs._replace(used=used, small=small)
+
+    def backward(
+        self, state: Tensor, scale: Tensor, tops: Tensor, outputs: Outputs, grads: tuple[Tensor, Tensor]
+    ) -> list[Tensor] | None:
+        """Return the gradients of query, key, value and state, from those of outputs and of the state after all keys.
+
+        ``None`` where `forward` returned it.
+        """
+        grad, grad_state = grads[0].contiguous(), grads[1].clone(memory_format=torch.contiguous_format)
+        if outputs.moved is not None and outputs.clipped.any():
+            grad = grad.masked_fill(outputs.moved, 0)
+        found = [u.new_empty(u.shape) for u in self.tokens]
+        given = (state.contiguous(), scale.contiguous(), outputs.values, outputs.used, tops, None)
+        if self._run("causal_maps_backward", given, (grad, grad_state), found) == _OUT_OF_RANGE:
+            return None
+        return [*found, grad_state]
+
+    def _run(
+        self,
+        name: str,
+        sums: tuple[Tensor | None, ...],
+        grads: tuple[Tensor | None, Tensor | None] = (None, None),
+        found: list[Tensor] | tuple[None, ...] = (None, None, None),
+    ) -> int:
+        """Call a pass of the core, whose structure has these fields in this order."""
+        (query, key, value), call = self.tokens, self.call
+        (batch, heads, length, dim), columns = key.shape, self.weights[0][0].shape[-1]
+        query_side, key_side = (
+            (*_strided(u), *weights, grad, len(weights[0]))
+            for u, weights, grad in zip((query, key), self.weights, found, strict=False)
+        )
+        ignore = None if call.ignore is None else call.ignore.contiguous()
+        exponents = self.square, heads, dim, self.n_projections, columns, self.kind
+        numbers = batch * heads, batch, length, query.shape[2] // length, value.shape[-1]
+        return core.run(
+            name,
+            *(
+                *query_side,
+                *key_side,
+                *_strided(value),
+                ignore,
+                *sums,
+                grads[0],
+                found[2],
+                grads[1],
+                *exponents,
+            ),
+            *(*numbers, torch.get_num_threads(), value.dtype == torch.float64),
+        )
+
+
+def _strided(u: Tensor) -> tuple[Tensor, int, int, int]:
+    """Return ``(B, H, L, d)`` as it is in memory, with L before H as projections leave it, too, and its strides."""
+    if not u.transpose(1, 2).is_contiguous():
+        u = u.contiguous()
+    batch, head, token, _ = u.stride()
+    return u if u.is_contiguous() else u.transpose(1, 2), batch, head, token
+
+
+_PAD = 16  # PAD of the core
+
+
+def _weights(affine: Affine, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Return matrix, its transpose with padded columns, and offset as the core reads them."""
+    matrix = (affine.matrix * call.root).to(call.dtype)
+    transposed = matrix.new_zeros(len(matrix), matrix.shape[2], matrix.shape[1] + -matrix.shape[1] % _PAD)
+    transposed[..., : matrix.shape[1]] = matrix.mT
+    return matrix.contiguous(), transposed, affine.offset.to(call.dtype).contiguous()
+
+
+def _together(before: Visible, seen: Visible) -> Visible:
+    """Describe the values of both."""
+    found = Visible(before.total + seen.total, None, None)
+    if before.low is None or before.high is None or seen.low is None or seen.high is None:
+        return found
+    return found._replace(low=torch.minimum(before.low, seen.low), high=torch.maximum(before.high, seen.high))
