@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Generator, Tensor
 
+from hrf import _core as core
 from hrf._attention.summarised.blocks import BASE, EVERY, Choices, KeyBlock, exact_tiles, read_block
 from hrf._attention.summarised.causal import CausalRows
+
+needs_core = pytest.mark.skipif(not core.serves(torch.zeros(1)), reason="needs the compiled core")
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,7 @@ __all__ = [
     "Case",
     "evaluate",
     "exact",
+    "needs_core",
     "random_case",
     "resumed",
     "rows_of",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Generator
 
-from attention.summarised.causal_cases import Case, evaluate, exact, random_case, rows_of, wide
+from attention.summarised.causal_cases import Case, evaluate, exact, needs_core, random_case, rows_of, wide
 from hrf import _core as core
 from hrf._attention.summarised import blocks
 from hrf._attention.summarised.blocks import exact_tiles, pairs_of, places
@@ -83,6 +83,7 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a - b).norm(dim=(-2, -1)) / b.norm(dim=(-2, -1))
 
 
+@needs_core
 @pytest.mark.parametrize("tolerance", [0.3, 1.0])
 @pytest.mark.parametrize("size", [0.3, 1.0])
 @pytest.mark.parametrize("rotary", [False, True])
@@ -106,6 +107,7 @@ def test_errors_are_those_that_a_tolerance_allows(rotary, size, tolerance):
         assert (pairs <= 1.5 * found.pairs).all()
 
 
+@needs_core
 def test_smaller_tolerances_err_less_for_more_pairs():
     case = Case((1200,), groups=2, dim=16)
     rows, choices = case.rows(), case.choices()
@@ -120,6 +122,7 @@ def test_smaller_tolerances_err_less_for_more_pairs():
     assert pairs[-1] == 0
 
 
+@needs_core
 def test_turned_members_save_exact_pairs():
     """Rotary queries of a topic that turn with their position: cells made of turned members fit the readers."""
     g = Generator().manual_seed(0)
@@ -141,7 +144,7 @@ def test_turned_members_save_exact_pairs():
 # Gradients.
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_core), False])
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_gradients_are_those_of_the_plan(case, compiled, monkeypatch):
     if not compiled:
@@ -170,6 +173,7 @@ def test_padding_has_no_gradient():
         assert (u[1, :, :133] == 0).all()
 
 
+@needs_core
 def test_gradients_in_float32_are_near_those_in_float64():
     case = replace(CASES[0], dtype=torch.float32)
     rows, choices = case.rows(), case.choices()

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 import hrf
+from attention.summarised.causal_cases import needs_core
 from hrf import _core as core
 from hrf._attention.summarised import engine
 
@@ -93,6 +94,7 @@ SHARP = {
 }
 
 
+@needs_core  # topics at scale 5 come to 0.17 by operations
 @pytest.mark.parametrize("name", SHARP)
 def test_sharp_inputs_stay_near_exact_attention(name):
     make, argument = SHARP[name]
@@ -303,6 +305,7 @@ def test_an_angle_per_plane_or_a_base(small_base):
     assert not torch.equal(outputs[2], outputs[3])
 
 
+@needs_core
 def test_without_the_core_it_is_about_the_same(small_base, monkeypatch):
     q, k, v = tensors(1, 2, 300, 16)
     outputs = [hrf.attention(q, k, v, hrf.SummarisedAttention(), is_causal=True)]
