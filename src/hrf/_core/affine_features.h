@@ -64,7 +64,8 @@ void load_tokens(const T* x, int64_t stride, const uint8_t* ignore, int64_t n, i
             std::memcpy(&c, rows[2] + k * steps[2], sizeof c), std::memcpy(&e, rows[3] + k * steps[3], sizeof e);
             const Four f = {a[0], b[0], a[1], b[1]}, g = {a[2], b[2], a[3], b[3]};
             const Four h = {c[0], e[0], c[1], e[1]}, i = {c[2], e[2], c[3], e[3]};
-            const Four columns[] = {{f[0], f[1], h[0], h[1]}, {f[2], f[3], h[2], h[3]}, {g[0], g[1], i[0], i[1]}, {g[2], g[3], i[2], i[3]}};
+            const Four columns[] = {
+                {f[0], f[1], h[0], h[1]}, {f[2], f[3], h[2], h[3]}, {g[0], g[1], i[0], i[1]}, {g[2], g[3], i[2], i[3]}};
             for (int64_t j = 0; j < 4; ++j) std::memcpy(out + (k + j) * CHUNK + start, &columns[j], sizeof(Four));
         }
         for (; k < d; ++k)
@@ -88,8 +89,10 @@ vec<T> take_exponentials(const AffineMap& a, const T* offset, T* p) {
         T* place = p + j * CHUNK;
         const vec<T> t = load(place) + offset[j];
         vec<T> one, other;
-        if (a.exponents == TURNS) cos_sin<T>(t, one, other);
-        else exp_pair<T>(t, whole, one, other);
+        if (a.exponents == TURNS)
+            cos_sin<T>(t, one, other);
+        else
+            exp_pair<T>(t, whole, one, other);
         store(place, one);
         if (a.exponents != SINGLE) store(place + m * CHUNK, other);
     }
@@ -136,7 +139,9 @@ void pull_exponents(const AffineMap& a, const T* features, int64_t n, T* gradien
             const int64_t place = j * CHUNK + c;
             const vec<T> one = load(features + place), other = load(features + place + more);
             const vec<T> g = load(gradients + place), h = load(gradients + place + more);
-            store(gradients + place, a.exponents == PAIRS ? one * g - other * h : a.exponents == TURNS ? one * h - other * g : one * g);
+            store(gradients + place, a.exponents == PAIRS   ? one * g - other * h
+                                     : a.exponents == TURNS ? one * h - other * g
+                                                            : one * g);
         }
 }
 

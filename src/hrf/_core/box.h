@@ -8,10 +8,11 @@
 namespace hrf {
 
 struct Box {
-    void* out;                 // quotients, (N, rows, d_v); moved in place
-    const uint8_t* small;      // rows whose denominator is too small, (N, rows): they become the mean
-    void *total, *low, *high;  // sums of the values seen before and their number, (N, d_v + 1); minimum and maximum, (N, d_v)
-    const void* values;        // of the keys that rows see one after the other, (N, keys, d_v + 1), last 1, or 0 to ignore
+    void* out;             // quotients, (N, rows, d_v); moved in place
+    const uint8_t* small;  // rows whose denominator is too small, (N, rows): they become the mean
+    void *total, *low,
+        *high;           // sums of the values seen before and their number, (N, d_v + 1); minimum and maximum, (N, d_v)
+    const void* values;  // of the keys that rows see one after the other, (N, keys, d_v + 1), last 1, or 0 to ignore
     uint8_t *clipped, *moved;  // (N, rows): rows with a number that moved; (N, rows, d_v): which numbers, or null
     double rounding;           // moves of at most this share of the largest magnitude in the box are not marked
     int64_t n, rows, width, keys, groups, size, threads, is_double;

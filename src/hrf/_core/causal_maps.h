@@ -22,10 +22,11 @@ struct CausalMaps {
     Strided value;          // (N, S, w)
     const uint8_t* ignore;  // (B, S), or null
     void *state, *scale;    // (N, D, w + 1), (N,): written by the forward pass, read by the backward pass
-    void *out, *used;       // (N, S · groups, w), (N, S · groups): quotients and denominators; read by the backward pass
-    void *tops, *logs;      // cᵢ, (N, S), and log scales of queries, (N, S · groups)
-    const void* gradient;   // of out
-    void *value_gradient, *state_gradient;  // the latter is of the state after all keys, and becomes that of the state before
+    void *out, *used;      // (N, S · groups, w), (N, S · groups): quotients and denominators; read by the backward pass
+    void *tops, *logs;     // cᵢ, (N, S), and log scales of queries, (N, S · groups)
+    const void* gradient;  // of out
+    void *value_gradient,
+        *state_gradient;  // the latter is of the state after all keys, and becomes that of the state before
     AffineMap map;
     int64_t rows, batch, length, groups, width, threads, is_double;
 };
@@ -37,31 +38,43 @@ struct CausalRow {
     const int64_t row, d, w, D, wide, deep;  // wide: padded w; deep: padded d
     const uint8_t* ignore;
     Mapped<T> query, key;
-    T *state, *sums;                            // S or R, (D, wide); z or r, (D,)
-    T *values, *tops, *decays, *shares;         // (CHUNK, wide), cᵢ, exp(c − cᵢ), exp(sⱼ − c after the chunk): (CHUNK,)
-    T *weights, *out, *used;                    // (CHUNK, CHUNK), (CHUNK, wide), (CHUNK,)
+    T *state, *sums;                     // S or R, (D, wide); z or r, (D,)
+    T *values, *tops, *decays, *shares;  // (CHUNK, wide), cᵢ, exp(c − cᵢ), exp(sⱼ − c after the chunk): (CHUNK,)
+    T *weights, *out, *used;             // (CHUNK, CHUNK), (CHUNK, wide), (CHUNK,)
     T *pairs, *gradients, *along, *rest, *turned, *turned_values, *feature_gradients;  // of the backward pass
-    T scale;                                    // c
+    T scale;                                                                           // c
 
     static int64_t sizes(const CausalMaps& a, std::vector<int64_t>& list, bool backward) {
-        const int64_t D = a.map.features(), wide = padded(a.width), deep = padded(a.map.dim), more = a.map.columns - a.map.m;
-        list = {deep * CHUNK, D * CHUNK, more * CHUNK, CHUNK, deep * CHUNK, D * CHUNK, more * CHUNK, CHUNK, D * wide, D,
-                CHUNK * wide, CHUNK, CHUNK, CHUNK, CHUNK * CHUNK, CHUNK * std::max(wide, deep), CHUNK};
+        const int64_t D = a.map.features(), wide = padded(a.width), deep = padded(a.map.dim),
+                      more = a.map.columns - a.map.m;
+        list = {deep * CHUNK, D * CHUNK, more * CHUNK,  CHUNK,
+                deep * CHUNK, D * CHUNK, more * CHUNK,  CHUNK,
+                D * wide,     D,         CHUNK * wide,  CHUNK,
+                CHUNK,        CHUNK,     CHUNK * CHUNK, CHUNK * std::max(wide, deep),
+                CHUNK};
         if (backward)
-            list.insert(list.end(), {CHUNK * CHUNK, CHUNK * wide, CHUNK, CHUNK, wide * CHUNK, wide * CHUNK, std::max(D, a.map.columns) * CHUNK});
+            list.insert(list.end(), {CHUNK * CHUNK, CHUNK * wide, CHUNK, CHUNK, wide * CHUNK, wide * CHUNK,
+                                     std::max(D, a.map.columns) * CHUNK});
         int64_t bytes = 0;
         for (const int64_t n : list) bytes += Arena::room<T>(n);
         return bytes;
     }
 
     CausalRow(const CausalMaps& a, int64_t row, Arena& arena, bool backward)
-        : a(a), row(row), d(a.map.dim), w(a.width), D(a.map.features()), wide(padded(w)), deep(padded(d)),
+        : a(a),
+          row(row),
+          d(a.map.dim),
+          w(a.width),
+          D(a.map.features()),
+          wide(padded(w)),
+          deep(padded(d)),
           ignore(a.ignore ? a.ignore + row * a.batch / a.rows * a.length : nullptr) {
         std::vector<int64_t> list;
         arena.reset(sizes(a, list, backward));
-        T** places[] = {&query.x, &query.features, &query.extra, &query.logs, &key.x, &key.features, &key.extra, &key.logs,
-                        &state, &sums, &values, &tops, &decays, &shares, &weights, &out, &used, &pairs, &gradients, &along,
-                        &rest, &turned, &turned_values, &feature_gradients};
+        T** places[] = {&query.x,   &query.features, &query.extra, &query.logs, &key.x,         &key.features,
+                        &key.extra, &key.logs,       &state,       &sums,       &values,        &tops,
+                        &decays,    &shares,         &weights,     &out,        &used,          &pairs,
+                        &gradients, &along,          &rest,        &turned,     &turned_values, &feature_gradients};
         for (size_t i = 0; i < list.size(); ++i) *places[i] = arena.lend<T>(list[i]);
     }
 
@@ -87,7 +100,8 @@ struct CausalRow {
     // Map keys from `start`, load their values and find cᵢ, from the scale c before the chunk.
     bool load_keys(int64_t start, int64_t n) {
         const int64_t heads = a.map.heads;
-        if (!map_chunk(a.map, a.key, row, a.key.tokens.at<T>(row, heads, start), a.key.tokens.token, ignore ? ignore + start : nullptr, n, key))
+        if (!map_chunk(a.map, a.key, row, a.key.tokens.at<T>(row, heads, start), a.key.tokens.token,
+                       ignore ? ignore + start : nullptr, n, key))
             return false;
         T top = scale;
         for (int64_t j = 0; j < CHUNK; ++j) {
@@ -123,7 +137,8 @@ struct CausalRow {
     // weights (query, key) = φᵀψ, of strips up to their diagonal blocks.
     void multiply_features(int64_t n) {
         in_strips(n, [&](int64_t first, int64_t some, int64_t last) {
-            product_transposed<false>(some, padded(last), D, query.features + first, CHUNK, key.features, CHUNK, weights + first * CHUNK, CHUNK);
+            product_transposed<false>(some, padded(last), D, query.features + first, CHUNK, key.features, CHUNK,
+                                      weights + first * CHUNK, CHUNK);
         });
     }
 
@@ -143,8 +158,10 @@ struct CausalRow {
                 for (int64_t j = 0; j < D; ++j) total += load(query.features + j * CHUNK + c) * sums[j];
             store(used + c, total * load(decays + c));
         }
-        if (first) clear(out, n * wide);
-        else product_transposed<false>(n, wide, D, query.features, CHUNK, state, wide, out, wide);
+        if (first)
+            clear(out, n * wide);
+        else
+            product_transposed<false>(n, wide, D, query.features, CHUNK, state, wide, out, wide);
         for (int64_t i = 0; i < n; ++i) {
             vec<T> total{};
             for (int64_t j = 0; j < padded(std::min(n, (i / STRIP + 1) * STRIP)); j += lanes<T>) {
@@ -162,7 +179,8 @@ struct CausalRow {
             const int64_t place = (rows_before() + start + i) * a.groups + member;
             static_cast<T*>(a.used)[place] = used[i];
             static_cast<T*>(a.logs)[place] = query.logs[i];
-            for (int64_t j = 0; j < w; ++j) static_cast<T*>(a.out)[place * w + j] = used[i] == 0 ? T(0) : out[i * wide + j] / used[i];
+            for (int64_t j = 0; j < w; ++j)
+                static_cast<T*>(a.out)[place * w + j] = used[i] == 0 ? T(0) : out[i * wide + j] / used[i];
         }
     }
 
@@ -214,7 +232,8 @@ struct CausalRow {
         load_tokens(gradients, wide, nullptr, n, w, turned);
         in_strips(n, [&](int64_t first, int64_t some, int64_t) {
             const int64_t corner = first * CHUNK + first;
-            product<false>(some, columns - first, w, values + first * wide, wide, turned + first, CHUNK, pairs + corner, CHUNK);
+            product<false>(some, columns - first, w, values + first * wide, wide, turned + first, CHUNK, pairs + corner,
+                           CHUNK);
             for (int64_t j = first; j < first + some; ++j)
                 for (int64_t c = first; c < columns; c += lanes<T>) {
                     mask<T> earlier;
@@ -233,7 +252,8 @@ struct CausalRow {
             for (int64_t j = 0; j < D; ++j) add_scaled(feature_gradients + j * CHUNK, along, columns, sums[j]);
         }
         in_strips(n, [&](int64_t first, int64_t some, int64_t last) {
-            product<true>(D, padded(some), last, key.features, CHUNK, pairs + first, CHUNK, feature_gradients + first, CHUNK);
+            product<true>(D, padded(some), last, key.features, CHUNK, pairs + first, CHUNK, feature_gradients + first,
+                          CHUNK);
         });
         pull_exponents(a.map, query.features, n, feature_gradients);
         pull_tokens(a.query, query, a.map.m, ((rows_before() + start) * a.groups + member) * d, a.groups * d, n);
@@ -264,7 +284,8 @@ struct CausalRow {
         load_gradients(start, n, member);
         multiply_features(n);
         in_strips(n, [&](int64_t first, int64_t some, int64_t last) {
-            product<false>(some, padded(last), w, gradients + first * wide, wide, turned_values, CHUNK, pairs + first * CHUNK, CHUNK);
+            product<false>(some, padded(last), w, gradients + first * wide, wide, turned_values, CHUNK,
+                           pairs + first * CHUNK, CHUNK);
             for (int64_t i = first; i < first + some; ++i)
                 for (int64_t j = 0; j < padded(last); j += lanes<T>) {
                     T *score = weights + i * CHUNK + j, *place = pairs + i * CHUNK + j;
@@ -276,8 +297,10 @@ struct CausalRow {
         });
         in_strips(n, [&](int64_t first, int64_t some, int64_t) {
             const int64_t corner = first * CHUNK + first;
-            product_transposed<true>(some, wide, n - first, weights + corner, CHUNK, gradients + first * wide, wide, out + first * wide, wide);
-            product<true>(D, padded(some), n - first, query.features + first, CHUNK, pairs + corner, CHUNK, feature_gradients + first, CHUNK);
+            product_transposed<true>(some, wide, n - first, weights + corner, CHUNK, gradients + first * wide, wide,
+                                     out + first * wide, wide);
+            product<true>(D, padded(some), n - first, query.features + first, CHUNK, pairs + corner, CHUNK,
+                          feature_gradients + first, CHUNK);
         });
         for (int64_t i = 0; i < n; ++i) scale_line(gradients + i * wide, decays[i]);
         multiply(rest, decays, padded(n), rest);
@@ -295,8 +318,10 @@ struct CausalRow {
         pull_exponents(a.map, key.features, n, feature_gradients);
         for (int64_t k = a.map.m; k < a.map.columns; ++k) {
             T* to = feature_gradients + k * CHUNK;
-            if (k + 1 == a.map.columns) copy(along, CHUNK, to);
-            else for (int64_t j = 0; j < CHUNK; ++j) to[j] = -along[j] * key.extra[(k - a.map.m) * CHUNK + j];
+            if (k + 1 == a.map.columns)
+                copy(along, CHUNK, to);
+            else
+                for (int64_t j = 0; j < CHUNK; ++j) to[j] = -along[j] * key.extra[(k - a.map.m) * CHUNK + j];
         }
         pull_tokens(a.key, key, a.map.columns, first * d, d, n);
     }

@@ -86,7 +86,7 @@ struct CodeSums {
     const int32_t* codes;            // likewise; a code out of range leaves its key out
     const void* values;              // (R, L, c), of keys
     void* out;                       // (R, L, W + 1): sums over values, and over ones in column c, of queries
-    void* states;                    // by value of each bit, the lowest bit first: (R, parts, G, 2g, ·), or (R, G, 2g, ·) to read
+    void* states;  // by value of each bit, the lowest bit first: (R, parts, G, 2g, ·), or (R, G, 2g, ·) to read
     const int64_t* bits;
     const Base* bases;
     int64_t rows, length, columns, groups, largest_bits, width, size, threads, is_double;
@@ -108,8 +108,10 @@ void code_features(const T* products, const T* weights, const Base* bases, int64
         // Whole vectors: what is written beyond n is overwritten by what follows.
         for (int64_t j = 0; j < n; j += N) {
             vec<T> first, second;
-            if (kind == Base::COS_SIN) cos_sin<T>(load(p + j), first, second), store(p + j, second);
-            else first = exp<T>(load(p + j));
+            if (kind == Base::COS_SIN)
+                cos_sin<T>(load(p + j), first, second), store(p + j, second);
+            else
+                first = exp<T>(load(p + j));
             store(out + column + j, first * weight);
         }
         column += n;
@@ -130,8 +132,12 @@ struct CodePath {
     std::vector<int32_t> order, ends;
 
     explicit CodePath(const CodeSums& call)
-        : a(call), features(call.features()), size(call.state()), branches((call.largest_bits + 1) * size),
-          left((SOME_TOKENS + 1) * features), right(SOME_TOKENS * padded(call.width)),
+        : a(call),
+          features(call.features()),
+          size(call.state()),
+          branches((call.largest_bits + 1) * size),
+          left((SOME_TOKENS + 1) * features),
+          right(SOME_TOKENS * padded(call.width)),
           p(std::max(call.bases[0].n, call.bases[1].n) + PAD) {}
 
     T* branch(int64_t level) { return branches.data() + level * size; }
@@ -152,7 +158,8 @@ struct CodePath {
     // Add the branches of the lowest bits to their parents and to the states of their bits, and clear them.
     void up(int64_t bits, int32_t code, int64_t n_bits, T* states) {
         for (int64_t bit = 0; bit < n_bits; ++bit) {
-            T *own = branch(bits - bit), *parent = branch(bits - bit - 1), *state = states + (2 * bit + (code >> bit & 1)) * size;
+            T *own = branch(bits - bit), *parent = branch(bits - bit - 1),
+              *state = states + (2 * bit + (code >> bit & 1)) * size;
             for (int64_t i = 0; i < size; ++i) {
                 const T s = own[i];
                 parent[i] += s, state[i] += s, own[i] = 0;
@@ -184,7 +191,8 @@ struct CodePath {
             if (ends[code] <= start) continue;
             const int64_t bits = a.bits[group];
             change(before, code, before < 0 ? bits : 32 - __builtin_clz(before ^ code));
-            for (; start < ends[code]; start += SOME_TOKENS) visit(start, std::min<int64_t>(SOME_TOKENS, ends[code] - start));
+            for (; start < ends[code]; start += SOME_TOKENS)
+                visit(start, std::min<int64_t>(SOME_TOKENS, ends[code] - start));
             start = ends[code], before = code;
         }
         if (before >= 0) change(before, -1, a.bits[group]);
@@ -198,7 +206,8 @@ void code_sums(const CodeSums& a) {
     parallel(a.rows * parts, int(a.threads), [&](int64_t task, int) {
         const int64_t row = task / parts, begin = task % parts * a.size, n_tokens = std::min(a.length - begin, a.size);
         const int64_t place = row * a.length + begin, per_row = a.groups * a.states_per_group();
-        const T *products = static_cast<const T*>(a.products) + place * a.columns, *weights = static_cast<const T*>(a.weights) + 2 * place;
+        const T *products = static_cast<const T*>(a.products) + place * a.columns,
+                *weights = static_cast<const T*>(a.weights) + 2 * place;
         T* out = static_cast<T*>(a.out) + place * (w + 1);
         const T* values = static_cast<const T*>(a.values) + place * a.width;
         CodePath<T> path(a);
@@ -215,7 +224,8 @@ void code_sums(const CodeSums& a) {
             path.walk(group, change, [&](int64_t start, int64_t n) {
                 for (int64_t i = 0; i < n; ++i) {
                     const int64_t token = path.order[start + i];
-                    code_features(products + token * a.columns, weights + 2 * token, a.bases, f, path.p.data(), &path.left[i * f]);
+                    code_features(products + token * a.columns, weights + 2 * token, a.bases, f, path.p.data(),
+                                  &path.left[i * f]);
                     if constexpr (!Read) {
                         copy(values + token * a.width, a.width, &path.right[i * w]);
                         clear(&path.right[i * w + a.width], w - a.width);

@@ -16,19 +16,19 @@ namespace hrf {
 // Vectors and their map: matrix (heads or 1, d, m or more), offset (heads or 1, · + 1).
 struct Side {
     const void *tokens, *matrix, *offset;  // (n_tokens, d)
-    void *features, *logs;                 // (n, D): exp(±p) over its largest entry; (n,): the log of that entry with the log weight
+    void *features, *logs;  // (n, D): exp(±p) over its largest entry; (n,): the log of that entry with the log weight
     int64_t n_tokens, n, maps;
 };
 
 struct Step {
     Side query, key;
-    const void* value;       // (·, d_v)
-    const uint8_t* ignore;   // batch elements whose key is ignored, (B,)
-    void *state, *scale, *total;  // (N, c, D), (N,), (N, d_v + 1): written
+    const void* value;             // (·, d_v)
+    const uint8_t* ignore;         // batch elements whose key is ignored, (B,)
+    void *state, *scale, *total;   // (N, c, D), (N,), (N, d_v + 1): written
     void *products, *line, *sums;  // scratch buffers: (N, columns), (N, c), (·, c)
-    void* out;               // (·, d_v)
-    int64_t* counts;         // queries that see a key, and too small denominators among these, per row, (N, 2)
-    double square, floor;    // factor of −‖x‖²/2 in the log weight; denominators up to this are too small
+    void* out;                     // (·, d_v)
+    int64_t* counts;               // queries that see a key, and too small denominators among these, per row, (N, 2)
+    double square, floor;          // factor of −‖x‖²/2 in the log weight; denominators up to this are too small
     int64_t rows, heads, batch, n_values, dim, columns, features, lines, width, threads, is_double;
 };
 
@@ -123,7 +123,8 @@ void advance(const Step& a) {
             const T* query = static_cast<const T*>(a.query.features) + place * d;
             T *sums = static_cast<T*>(a.sums) + place * c, *out = static_cast<T*>(a.out) + place * w;
             for (int64_t j = 0; j < c; ++j)
-                sums[j] = place == row * n ? add_key(state + j * d, d, decay, key, line[j], query) : dot(state + j * d, query, d);
+                sums[j] = place == row * n ? add_key(state + j * d, d, decay, key, line[j], query)
+                                           : dot(state + j * d, query, d);
             const bool good = sums[w] > T(a.floor) && sums[w] < std::numeric_limits<T>::infinity();
             for (int64_t j = 0; j < w; ++j) out[j] = good ? sums[j] / sums[w] : total[j] / std::max(total[w], T(1));
             if (total[w] > 0) ++counts[0], counts[1] += !good;

@@ -16,8 +16,8 @@ struct Pairs {
     const uint8_t* filled;   // which places hold a query; they come first, (N, size)
     const int64_t* first;    // where the list of each block begins, (N,)
     const int64_t* lengths;  // keys from there that all queries of a block meet, (N, 1), or each query, (N, size)
-    void *sums, *scales;     // (N, size, c), (N, size): Σ 2^(xᵀy) v(y) over 2^scale; untouched where a query meets no key
-    const int64_t* tokens;   // all lists of keys
+    void *sums, *scales;  // (N, size, c), (N, size): Σ 2^(xᵀy) v(y) over 2^scale; untouched where a query meets no key
+    const int64_t* tokens;       // all lists of keys
     const void *x, *y, *values;  // (·, d), (·, d), (·, c)
     int64_t n, size, dim, width, own_lengths, threads, is_double;
 };
@@ -25,7 +25,8 @@ struct Pairs {
 template <class T>
 void pairs(const Pairs& a) {
     constexpr int64_t SOME = 64;
-    const int64_t most = padded(a.size), w = padded(a.width), d = padded(a.dim), share = std::max<int64_t>(1, a.n / (8 * a.threads));
+    const int64_t most = padded(a.size), w = padded(a.width), d = padded(a.dim),
+                  share = std::max<int64_t>(1, a.n / (8 * a.threads));
     const T *x = static_cast<const T*>(a.x), *y = static_cast<const T*>(a.y), *values = static_cast<const T*>(a.values);
     parallel((a.n + share - 1) / share, int(a.threads), [&](int64_t task, int) {
         static thread_local Arena arena;

@@ -18,7 +18,8 @@ inline int64_t padded(int64_t n) { return n + (-n & (PAD - 1)); }
 // Left is row `index[r]` (or r) of a, or with `Transposed` its column r; right is row p of b, or row `index[p]` where
 // left is transposed.
 template <bool Add, bool Transposed, int R, int V, class T>
-inline void tile(int64_t k, const T* a, int64_t lda, const int32_t* index, const T* b, int64_t ldb, T* out, int64_t ldo) {
+inline void tile(int64_t k, const T* a, int64_t lda, const int32_t* index, const T* b, int64_t ldb, T* out,
+                 int64_t ldo) {
     constexpr int N = lanes<T>;
     vec<T> total[R][V];
     const T* rows[R];
@@ -47,8 +48,8 @@ inline void tile(int64_t k, const T* a, int64_t lda, const int32_t* index, const
 }
 
 template <bool Add, bool Transposed, int V, class T>
-inline void columns_of_product(int64_t m, int64_t k, const T* a, int64_t lda, const int32_t* index, const T* b, int64_t ldb,
-                               T* out, int64_t ldo) {
+inline void columns_of_product(int64_t m, int64_t k, const T* a, int64_t lda, const int32_t* index, const T* b,
+                               int64_t ldb, T* out, int64_t ldo) {
     constexpr int TALL = HRF_BYTES == 64 ? 8 : 4;
     int64_t row = 0;
     const auto left = [&](int64_t r) { return Transposed ? a + r : index ? a : a + r * lda; };

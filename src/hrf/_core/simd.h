@@ -76,8 +76,10 @@ inline V lesser(V a, V b) {
 template <class T>
 inline T sum(vec<T> v) {
 #if HRF_BYTES == 64
-    if constexpr (sizeof(T) == 4) return _mm512_reduce_add_ps((__m512)v);
-    else return _mm512_reduce_add_pd((__m512d)v);
+    if constexpr (sizeof(T) == 4)
+        return _mm512_reduce_add_ps((__m512)v);
+    else
+        return _mm512_reduce_add_pd((__m512d)v);
 #else
     T total = 0;
     for (int i = 0; i < lanes<T>; ++i) total += v[i];
@@ -126,8 +128,20 @@ struct Float<double> {
 // e^z for |z| ≤ log(2)/2, by Taylor's polynomial as long as rounding demands.
 template <class T>
 inline vec<T> exp_of_fraction(vec<T> z) {
-    constexpr double c[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
-                            1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0};
+    constexpr double c[] = {1.0 / 6227020800.0,
+                            1.0 / 479001600.0,
+                            1.0 / 39916800.0,
+                            1.0 / 3628800.0,
+                            1.0 / 362880.0,
+                            1.0 / 40320.0,
+                            1.0 / 5040.0,
+                            1.0 / 720.0,
+                            1.0 / 120.0,
+                            1.0 / 24.0,
+                            1.0 / 6.0,
+                            0.5,
+                            1.0,
+                            1.0};
     constexpr int first = sizeof(T) == 4 ? 6 : 0;
     vec<T> power = splat<T>(T(c[first]));
     for (int i = first + 1; i < 14; ++i) power = power * z + T(c[i]);
@@ -199,7 +213,8 @@ inline void exp_pair(vec<T> t, vec<T> power, vec<T>& plus, vec<T>& minus) {
     constexpr T high = sizeof(T) == 4 ? T(0.693359375) : T(0.693147180369123816490);
     constexpr T low = sizeof(T) == 4 ? T(-2.12194440e-4) : T(1.90821492927058770002e-10);
     constexpr double even[] = {1.0 / 479001600.0, 1.0 / 3628800.0, 1.0 / 40320.0, 1.0 / 720.0, 1.0 / 24.0, 0.5, 1.0};
-    constexpr double odd[] = {1.0 / 6227020800.0, 1.0 / 39916800.0, 1.0 / 362880.0, 1.0 / 5040.0, 1.0 / 120.0, 1.0 / 6.0, 1.0};
+    constexpr double odd[] = {
+        1.0 / 6227020800.0, 1.0 / 39916800.0, 1.0 / 362880.0, 1.0 / 5040.0, 1.0 / 120.0, 1.0 / 6.0, 1.0};
     constexpr int first = sizeof(T) == 4 ? 3 : 0;
     const vec<T> n = rounded<T>(t * T(LOG2E)), z = (t - n * high) - n * low, square = z * z;
     vec<T> e = splat<T>(T(even[first])), o = splat<T>(T(odd[first]));

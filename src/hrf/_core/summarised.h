@@ -9,10 +9,10 @@
 
 namespace hrf {
 
-constexpr int64_t GROUPS = 32;     // groups at a time
-constexpr int64_t SOME_KEYS = 64;  // keys at a time
+constexpr int64_t GROUPS = 32;               // groups at a time
+constexpr int64_t SOME_KEYS = 64;            // keys at a time
 constexpr double LARGEST_TILT = 10 * LOG2E;  // of γd²/2, as in read.py, for powers of 2
-constexpr double LARGEST_VARIANCE = 160;      // of γd², as in read.py
+constexpr double LARGEST_VARIANCE = 160;     // of γd², as in read.py
 constexpr double ROOM = 24;                  // weights up to 2²⁴ are not rescaled
 constexpr double FAR = 100;                  // masses of queries are compared up to 2^FAR
 
@@ -46,12 +46,12 @@ struct SummarisedCall : Sizes {
 // A prepared head: its groups of queries and its clusters of keys.
 template <class T>
 struct Head {
-    int64_t n, n_keys;         // without padding
-    T *queries, *keys;         // by group (n, D); by cluster, keys with their values (n_keys, D + W)
-    T *means, *widths, *query_widths, *metric;         // rᵢ (G, D), γᵢ, γ(x), Σ_δ (D, D)
+    int64_t n, n_keys;                          // without padding
+    T *queries, *keys;                          // by group (n, D); by cluster, keys with their values (n_keys, D + W)
+    T *means, *widths, *query_widths, *metric;  // rᵢ (G, D), γᵢ, γ(x), Σ_δ (D, D)
     T *centres, *spreads, *log_spreads, *mean_spreads;  // ȳ (C, D); d² log₂ e / 2 and log₂ √d² by key; by cluster
-    T* images;                 // Σ_δ(y − ȳ) by key, or null
-    T* extents = nullptr;      // longest direction of each cluster, as long as the deviation of its keys (C, D), or null
+    T* images;                                          // Σ_δ(y − ȳ) by key, or null
+    T* extents = nullptr;  // longest direction of each cluster, as long as the deviation of its keys (C, D), or null
     int32_t *order, *key_order;
     int64_t *bounds, *key_bounds;
 
@@ -161,7 +161,8 @@ void prepare(const SummarisedCall& a, int64_t head, Arena& arena, Head<T>& h, bo
     T *spare = arena.lend<T>(most * d), *block = arena.lend<T>((64 + 1) * d), *residuals = arena.lend<T>(most * d);
     int32_t *tokens = arena.lend<int32_t>(most), *key_tokens = arena.lend<int32_t>(most);
     TreeScratch<T> scratch(arena, most, d);
-    const T *own_x = static_cast<const T*>(a.x) + head * a.length * a.dim, *own_y = static_cast<const T*>(a.y) + head * a.n_keys * a.dim;
+    const T *own_x = static_cast<const T*>(a.x) + head * a.length * a.dim,
+            *own_y = static_cast<const T*>(a.y) + head * a.n_keys * a.dim;
     const T* own_v = static_cast<const T*>(a.v) + head * a.n_keys * a.width;
     h.n = take(own_x, a.queries + head * a.length, a.length, a.dim, T(a.root), x, tokens);
     h.n_keys = take(own_y, a.keys + head * a.n_keys, a.n_keys, a.dim, T(a.root), y, key_tokens);
@@ -171,7 +172,8 @@ void prepare(const SummarisedCall& a, int64_t head, Arena& arena, Head<T>& h, bo
     if (!planned) {
         project_on_leading(x, h.n, d, of_keys, scratch);
         balanced(h.n, int(a.levels), scratch, h.order, h.bounds);
-        for (int64_t j = 0; j < h.n; ++j) copy(x + h.order[j] * d, d, h.queries + j * d), h.order[j] = tokens[h.order[j]];
+        for (int64_t j = 0; j < h.n; ++j)
+            copy(x + h.order[j] * d, d, h.queries + j * d), h.order[j] = tokens[h.order[j]];
     } else {
         for (int64_t j = 0; j < h.n; ++j) {
             scaled(own_x + h.order[j] * a.dim, a.dim, T(a.root), h.queries + j * d);
@@ -221,19 +223,35 @@ struct BlockScratch {
     T *columns, *widths, *totals;                           // rᵢ log₂ e transposed (D, GROUPS); (GROUPS,) each
     int32_t *lists, *sizes, *firsts;                        // (GROUPS, S), (GROUPS,), (GROUPS, C + 1)
     T *x, *weights, *sums, *masses, *read, *tops, *raised, *least;  // of the queries of one group
-    T* pairs;                                               // weights of the keys of one cluster
+    T* pairs;                                                       // weights of the keys of one cluster
     T *log_masses, *offsets;  // log₂ Σ W̃ and (μ − ȳ)ᵀ Σ_δ (μ − ȳ), (C, GROUPS) each
     T* spans;                 // δᵀ extent, (C, queries)
     T* tested;                // outputs of the members that test their cells, (GROUPS, D + W)
-    int32_t* hits;                                          // cluster and query of each opening
+    int32_t* hits;            // cluster and query of each opening
 
     static constexpr int N = 20;
     static void sizes_of(const Sizes& a, int64_t (&floats)[N], int64_t (&integers)[4]) {
         const int64_t c = a.clusters(), d = a.columns(), q = a.largest_group();
-        const int64_t f[N] = {a.n_keys * GROUPS, a.largest_cluster() * GROUPS, GROUPS * c * a.row(), GROUPS * c,
-                              GROUPS * a.row(), GROUPS * d, d * GROUPS, GROUPS, GROUPS, d * q,
-                              std::max(SOME_KEYS, c) * q, q * (a.row() - d), 2 * q, 2 * q, 2 * q, padded(a.largest_cluster()),
-                              c * GROUPS, c * GROUPS, GROUPS * a.row(), c * q};
+        const int64_t f[N] = {a.n_keys * GROUPS,
+                              a.largest_cluster() * GROUPS,
+                              GROUPS * c * a.row(),
+                              GROUPS * c,
+                              GROUPS * a.row(),
+                              GROUPS * d,
+                              d * GROUPS,
+                              GROUPS,
+                              GROUPS,
+                              d * q,
+                              std::max(SOME_KEYS, c) * q,
+                              q * (a.row() - d),
+                              2 * q,
+                              2 * q,
+                              2 * q,
+                              padded(a.largest_cluster()),
+                              c * GROUPS,
+                              c * GROUPS,
+                              GROUPS * a.row(),
+                              c * q};
         const int64_t i[4] = {GROUPS * a.n_keys, GROUPS, GROUPS * (c + 1), 2 * c * q};
         std::copy(f, f + N, floats), std::copy(i, i + 4, integers);
     }
@@ -248,8 +266,9 @@ struct BlockScratch {
     BlockScratch(Arena& arena, const Sizes& a) {
         int64_t floats[N], integers[4];
         sizes_of(a, floats, integers);
-        T** places[N] = {&tile, &tilted, &summaries, &biases, &found, &image, &columns, &widths,
-                         &totals, &x, &weights, &sums, &masses, &tops, &least, &pairs, &log_masses, &offsets, &tested, &spans};
+        T** places[N] = {&tile,   &tilted, &summaries,  &biases,  &found,  &image,  &columns,
+                         &widths, &totals, &x,          &weights, &sums,   &masses, &tops,
+                         &least,  &pairs,  &log_masses, &offsets, &tested, &spans};
         int32_t** others[4] = {&lists, &sizes, &firsts, &hits};
         for (int i = 0; i < N; ++i) *places[i] = arena.lend<T>(floats[i]);
         for (int i = 0; i < 4; ++i) *others[i] = arena.lend<int32_t>(integers[i]);

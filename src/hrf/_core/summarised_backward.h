@@ -15,30 +15,55 @@
 namespace hrf {
 
 struct SummarisedGradient {
-    SummarisedCall call;                            // as in the forward pass, with the plan and the outputs it wrote
-    const int32_t *exact, *opened;                  // of `Found`
-    const int64_t *exact_starts, *opened_starts;    // where those of each group begin, (N·G + 1,)
-    const void* gradient;                           // ∂out, (N, L, d_v)
-    void *x, *y, *v;                                // receive ∂x, ∂y and ∂v
+    SummarisedCall call;                          // as in the forward pass, with the plan and the outputs it wrote
+    const int32_t *exact, *opened;                // of `Found`
+    const int64_t *exact_starts, *opened_starts;  // where those of each group begin, (N·G + 1,)
+    const void* gradient;                         // ∂out, (N, L, d_v)
+    void *x, *y, *v;                              // receive ∂x, ∂y and ∂v
 };
 
 // Sums over all groups of a head, and buffers for one block or group.
 template <class T>
 struct GradientScratch {
-    T *queries, *keys, *means, *widths, *spreads, *metric, *centres;  // ∂x by row, ∂(y, v) by row, ∂r, ∂γ, ∂d², ∂Σ_δ, ∂ȳ
+    T *queries, *keys, *means, *widths, *spreads, *metric,
+        *centres;  // ∂x by row, ∂(y, v) by row, ∂r, ∂γ, ∂d², ∂Σ_δ, ∂ȳ
     T *residuals, *summaries, *log_masses, *columns, *block_means, *points, *changes, *metric_of_keys, *images, *square;
-    T *centred, *weighted, *block;                                    // for the statistics
-    T *out, *transposed, *weights, *products, *rows;                  // of one group: ∂out, its transpose, p, dt, …
+    T *centred, *weighted, *block;                    // for the statistics
+    T *out, *transposed, *weights, *products, *rows;  // of one group: ∂out, its transpose, p, dt, …
     T *norms, *top;
 
     static constexpr int N = 27;
     static void sizes_of(const Sizes& a, int64_t (&floats)[N]) {
-        const int64_t d = a.columns(), row = a.row(), w = row - d, g = a.groups(), c = a.clusters(), q = a.largest_group();
+        const int64_t d = a.columns(), row = a.row(), w = row - d, g = a.groups(), c = a.clusters(),
+                      q = a.largest_group();
         const int64_t tile = std::max({SOME_KEYS, c, a.largest_cluster()}) * std::max(q, GROUPS);
-        const int64_t f[N] = {a.length * d, a.n_keys * row, g * d, g, a.n_keys, d * d, c * d, std::max(a.length, a.n_keys) * d,
-                              GROUPS * c * row, GROUPS * c, row * GROUPS, GROUPS * d, GROUPS * row, GROUPS * d, d * d,
-                              std::max(a.length, a.n_keys) * d, d * d, q * w, w * q, tile, tile, SOME_KEYS * row, q, q,
-                              a.n_keys * d, a.length * d, (64 + 1) * d};
+        const int64_t f[N] = {a.length * d,
+                              a.n_keys * row,
+                              g * d,
+                              g,
+                              a.n_keys,
+                              d * d,
+                              c * d,
+                              std::max(a.length, a.n_keys) * d,
+                              GROUPS * c * row,
+                              GROUPS * c,
+                              row * GROUPS,
+                              GROUPS * d,
+                              GROUPS * row,
+                              GROUPS * d,
+                              d * d,
+                              std::max(a.length, a.n_keys) * d,
+                              d * d,
+                              q * w,
+                              w * q,
+                              tile,
+                              tile,
+                              SOME_KEYS * row,
+                              q,
+                              q,
+                              a.n_keys * d,
+                              a.length * d,
+                              (64 + 1) * d};
         std::copy(f, f + N, floats);
     }
     static size_t bytes(const Sizes& a) {
@@ -51,9 +76,10 @@ struct GradientScratch {
     GradientScratch(Arena& arena, const Sizes& a) {
         int64_t floats[N];
         sizes_of(a, floats);
-        T** places[N] = {&queries, &keys, &means, &widths, &spreads, &metric, &centres, &residuals, &summaries, &log_masses,
-                         &columns, &block_means, &points, &changes, &metric_of_keys, &images, &square, &out, &transposed,
-                         &weights, &products, &rows, &norms, &top, &centred, &weighted, &block};
+        T** places[N] = {&queries,        &keys,      &means,      &widths,  &spreads,     &metric,  &centres,
+                         &residuals,      &summaries, &log_masses, &columns, &block_means, &points,  &changes,
+                         &metric_of_keys, &images,    &square,     &out,     &transposed,  &weights, &products,
+                         &rows,           &norms,     &top,        &centred, &weighted,    &block};
         for (int i = 0; i < N; ++i) *places[i] = arena.lend<T>(floats[i]);
         for (int i = 0; i < 7; ++i) clear(*places[i], floats[i]);
     }
@@ -75,8 +101,8 @@ void weigh_back(T* weights, T* products, int64_t rows, int64_t columns, const T*
 
 // Gradients of the queries of one group, the i-th of its block, and of what they read.
 template <class T>
-void read_back(const SummarisedGradient& b, const Head<T>& h, int64_t head, int64_t group, int64_t i, BlockScratch<T>& s,
-               GradientScratch<T>& g) {
+void read_back(const SummarisedGradient& b, const Head<T>& h, int64_t head, int64_t group, int64_t i,
+               BlockScratch<T>& s, GradientScratch<T>& g) {
     const SummarisedCall& a = b.call;
     const int64_t d = a.columns(), row = a.row(), w = row - d, n_clusters = a.clusters(), begin = h.bounds[group];
     const int64_t n = h.bounds[group + 1] - begin, columns = padded(n), place = head * a.groups() + group;
@@ -86,7 +112,8 @@ void read_back(const SummarisedGradient& b, const Head<T>& h, int64_t head, int6
     fill(g.top, columns, T(0)), fill(g.norms, columns, T(0));
     for (int64_t q = 0; q < n; ++q) {
         const int64_t token = head * a.length + h.order[begin + q];
-        const T *out = static_cast<const T*>(a.out) + token * a.width, *gradient = static_cast<const T*>(b.gradient) + token * a.width;
+        const T *out = static_cast<const T*>(a.out) + token * a.width,
+                *gradient = static_cast<const T*>(b.gradient) + token * a.width;
         copy(gradient, a.width, g.out + q * w);
         for (int64_t k = 0; k < a.width; ++k) g.transposed[k * columns + q] = gradient[k];
         for (int64_t k = 0; k < d; ++k) s.x[k * columns + q] = x[q * d + k] * T(LOG2E);
@@ -99,7 +126,8 @@ void read_back(const SummarisedGradient& b, const Head<T>& h, int64_t head, int6
     product<true>(n_clusters, columns, d, summaries, row, s.x, columns, g.weights, columns);
     const int32_t* opened = b.opened + 2 * b.opened_starts[place];
     const int64_t n_opened = b.opened_starts[place + 1] - b.opened_starts[place];
-    for (int64_t hit = 0; hit < n_opened; ++hit) g.weights[opened[2 * hit + 1] * columns + opened[2 * hit] - begin] = LOWEST<T>;
+    for (int64_t hit = 0; hit < n_opened; ++hit)
+        g.weights[opened[2 * hit + 1] * columns + opened[2 * hit] - begin] = LOWEST<T>;
     product<false>(n_clusters, columns, w, summaries + d, row, g.transposed, columns, g.products, columns);
     weigh_back(g.weights, g.products, n_clusters, columns, g.top, g.norms);
     T* changes = g.summaries + i * n_clusters * row;
@@ -129,7 +157,8 @@ void read_back(const SummarisedGradient& b, const Head<T>& h, int64_t head, int6
     // Keys of opened clusters.
     for (int64_t hit = 0; hit < n_opened; ++hit) {
         const int64_t q = opened[2 * hit] - begin, c = opened[2 * hit + 1];
-        const int32_t *next = std::lower_bound(exact, exact + n_exact, int32_t(h.key_bounds[c])), *end = exact + n_exact;
+        const int32_t *next = std::lower_bound(exact, exact + n_exact, int32_t(h.key_bounds[c])),
+                      *end = exact + n_exact;
         for (int64_t j = h.key_bounds[c]; j < h.key_bounds[c + 1]; ++j) {
             if (next != end && *next == j) {
                 ++next;

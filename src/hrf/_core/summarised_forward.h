@@ -104,7 +104,8 @@ int64_t open_clusters(const Sizes& a, const Head<T>& h, const T* x, int64_t colu
     for (int64_t hit = 0; hit < n_hits; ++hit) {
         const int64_t c = s.hits[2 * hit], i = s.hits[2 * hit + 1], first = h.key_bounds[c];
         const int64_t n = h.key_bounds[c + 1] - first;
-        for (int64_t j = 0; j < n; ++j) s.pairs[j] = T(LOG2E) * dot(x + i * d, h.keys + (first + j) * row, d) - s.tops[i];
+        for (int64_t j = 0; j < n; ++j)
+            s.pairs[j] = T(LOG2E) * dot(x + i * d, h.keys + (first + j) * row, d) - s.tops[i];
         for (int64_t j = n; j < padded(n); ++j) s.pairs[j] = LOWEST<T>;
         for (int32_t place = firsts[c]; place < firsts[c + 1]; ++place) s.pairs[exact[place] - first] = LOWEST<T>;
         met += n - (firsts[c + 1] - firsts[c]);
@@ -151,8 +152,8 @@ void clear_sums(int64_t columns, int64_t width, BlockScratch<T>& s) {
 // `x` are their rows, `widths` their γ(x), `mean` is rᵢ. The sums are s.sums and s.masses + s.read, times 2^s.tops. Returns numbers of
 // openings and of keys that queries meet there.
 template <class T>
-std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t i, const T* mean, const T* x, const T* widths,
-                                      int64_t n, const T* before, T limit, BlockScratch<T>& s) {
+std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t i, const T* mean, const T* x,
+                                      const T* widths, int64_t n, const T* before, T limit, BlockScratch<T>& s) {
     const int64_t d = a.columns(), row = a.row(), w = row - d, n_clusters = a.clusters(), columns = padded(n);
     const int32_t *exact = s.lists + i * a.n_keys, *firsts = s.firsts + i * (n_clusters + 1);
     load_columns(x, n, columns, d, T(1), s.x);
@@ -168,7 +169,8 @@ std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t 
     product<true>(n_clusters, columns, d, summaries, row, s.x, columns, s.weights, columns);
     weigh(s.weights, n_clusters, columns, w, s, s.read);
     if (h.extents) {
-        for (int64_t c = 0; c < n_clusters; ++c) fill(s.spans + c * columns, columns, -dot(mean, h.extents + c * d, d) * T(LOG2E));
+        for (int64_t c = 0; c < n_clusters; ++c)
+            fill(s.spans + c * columns, columns, -dot(mean, h.extents + c * d, d) * T(LOG2E));
         product<true>(n_clusters, columns, d, h.extents, d, s.x, columns, s.spans, columns);
         scale(s.spans, n_clusters * columns, T(1 / LOG2E));
     }
@@ -180,11 +182,12 @@ std::pair<int64_t, int64_t> read_tile(const Sizes& a, const Head<T>& h, int64_t 
 
 // Write the outputs of one group, the i-th of its block; return numbers of openings and of keys that queries meet there.
 template <class T>
-std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h, int64_t head, int64_t group, int64_t i,
-                                       BlockScratch<T>& s) {
+std::pair<int64_t, int64_t> read_group(const SummarisedCall& a, const Head<T>& h, int64_t head, int64_t group,
+                                       int64_t i, BlockScratch<T>& s) {
     const int64_t d = a.columns(), w = a.row() - d, begin = h.bounds[group], n = h.bounds[group + 1] - begin;
     const T limit = static_cast<const T*>(a.opening_limits)[head];
-    const auto found = read_tile<T>(a, h, i, nullptr, h.queries + begin * d, h.query_widths + begin, n, nullptr, limit, s);
+    const auto found =
+        read_tile<T>(a, h, i, nullptr, h.queries + begin * d, h.query_widths + begin, n, nullptr, limit, s);
     T* out = static_cast<T*>(a.out) + head * a.length * a.width;
     T* log_masses = static_cast<T*>(a.log_masses) + head * a.length;
     for (int64_t q = 0; q < n; ++q) {

@@ -77,9 +77,14 @@ struct TreeScratch {
                Arena::room<T>(8 * std::max(dim, DIRECTIONS) * DIRECTIONS) + 2 * Arena::room<int32_t>(n);
     }
     TreeScratch(Arena& arena, int64_t n, int64_t dim)
-        : rows(arena.lend<T>(n * DIRECTIONS)), others(arena.lend<T>(n * DIRECTIONS)), factor(arena.lend<T>(dim * dim)),
-          image(arena.lend<T>(dim * dim)), matrix(arena.lend<T>(dim * dim)), sample(arena.lend<T>(SAMPLE * dim)),
-          small(arena.lend<T>(8 * std::max(dim, DIRECTIONS) * DIRECTIONS)), order(arena.lend<int32_t>(n)),
+        : rows(arena.lend<T>(n * DIRECTIONS)),
+          others(arena.lend<T>(n * DIRECTIONS)),
+          factor(arena.lend<T>(dim * dim)),
+          image(arena.lend<T>(dim * dim)),
+          matrix(arena.lend<T>(dim * dim)),
+          sample(arena.lend<T>(SAMPLE * dim)),
+          small(arena.lend<T>(8 * std::max(dim, DIRECTIONS) * DIRECTIONS)),
+          order(arena.lend<int32_t>(n)),
           bins(arena.lend<int32_t>(n)) {}
 
     static constexpr int64_t SAMPLE = 256 + 64;  // rows that directions are found from, and a block of them
