@@ -15,7 +15,7 @@ namespace hrf {
 
 constexpr int64_t TILE = 64;                            // queries at a time
 constexpr int64_t SINK = 16;                            // first keys, which many heads give most of their mass
-constexpr int64_t EVERY = 4;                            // members are every second query, or fewer
+constexpr int64_t EVERY = 4;  // members are every fourth query, or fewer
 constexpr int64_t MEMBERS = 256, MEMBERS_PER_CELL = 8;  // at least, where there are so many
 constexpr int64_t SAMPLED_KEYS = 1024;                  // that the metric of cells is found from
 

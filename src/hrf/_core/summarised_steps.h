@@ -83,6 +83,14 @@ struct StepCall {
     int64_t threads, is_double;
 };
 
+constexpr int64_t AHEAD = 12;  // rows that are asked for before they are read: they lie anywhere in memory
+
+// Ask for the next n numbers of a row.
+template <class T>
+inline void fetch(const T* row, int64_t n) {
+    for (int64_t k = 0; k < n; k += 64 / int64_t(sizeof(T))) __builtin_prefetch(row + k);
+}
+
 // Logits of a query, times log₂ e, and the rows that they weigh.
 template <class T>
 struct Gathered {
@@ -141,7 +149,16 @@ void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, co
         const int64_t place = kept.first_key + order[r];
         found.add(T(a.root * LOG2E) * dot(x, y + place * d, d), v + place * w);
     };
-    for (int32_t j = 0; j < firsts[c]; ++j) add_key(list[j]);
+    const auto fetch_key = [&](int64_t r) {
+        const int64_t place = kept.first_key + order[r];
+        fetch(y + place * d, d), fetch(v + place * w, w);
+    };
+    const int32_t n_exact = firsts[c];
+    for (int32_t j = 0; j < std::min<int64_t>(AHEAD, n_exact); ++j) fetch_key(list[j]);
+    for (int32_t j = 0; j < n_exact; ++j) {
+        if (j + AHEAD < n_exact) fetch_key(list[j + AHEAD]);
+        add_key(list[j]);
+    }
     found.sum();
     const T *summaries = part(kept.summaries, g * c * row) + cell * c * row,
             *biases = part(kept.biases, g * c) + cell * c;
@@ -169,6 +186,7 @@ void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, co
             continue;
         }
         int32_t next = firsts[i];
+        for (int64_t r = bounds[i]; r < bounds[i + 1]; ++r) fetch_key(r);
         for (int64_t r = bounds[i]; r < bounds[i + 1]; ++r)
             next < firsts[i + 1] && list[next] == r ? void(++next) : add_key(r);
     }
@@ -191,7 +209,10 @@ void steps_of_row(const StepCall& a, int64_t row, Arena& arena) {
         Gathered<T> found(arena, 2 * n + 64);
         const auto meet = [&](int64_t j) { found.add(T(a.root * LOG2E) * dot(x, y + j * d, d), v + j * w); };
         for (int64_t j = 0; j < (first ? SINK : 0); ++j) meet(j);
-        for (int64_t j = first; j <= position; ++j) meet(j);
+        for (int64_t j = first; j <= position; ++j) {
+            fetch(v + j * w, w);
+            meet(j);
+        }
         found.sum();
         for (int64_t b = a.items[item]; b < a.items[item + 1]; ++b)
             read_kept(a, a.kept[b], row % heads, x, y, v, z, own, found);

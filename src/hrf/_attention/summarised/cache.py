@@ -74,6 +74,7 @@ class SummarisedState:
         self._keys = self._values = self._earlier = self._masses = torch.empty(0)
         self._width = 0
         self._kept: list[dict[tuple[int, int], _Kept]] = []
+        self._tables: tuple[Tensor, Tensor] | None = None  # of `_kept`, until it changes
 
     @classmethod
     def of(cls, method: SummarisedAttention, dim: int, scale: float) -> Self:
@@ -188,12 +189,7 @@ class SummarisedState:
         ``counts (B,)`` is the number of tokens of each item up to the last query; ``real (B,)`` says which items have a
         token there.
         """
-        rows, items = [], [0]
-        for b, count in enumerate(counts.tolist()):
-            own = pieces(max(count - 1, 0), self.choices.base)
-            self._kept[b] = {piece: self._kept[b].get(piece) or self._keep(b, piece) for piece in own}
-            rows += [kept.row() for kept in self._kept[b].values()]
-            items.append(len(rows))
+        items, rows = self._table(counts)
         x = _as_wide(query, self._keys).contiguous()
         (batch, heads, length, d), w = x.shape, self._values.shape[-1]
         out, log_masses = x.new_zeros(batch, heads, length, w), x.new_zeros(batch, heads, length)
@@ -201,13 +197,24 @@ class SummarisedState:
         core.run(
             "summarised_steps",
             *(*sizes, self.choices.base, x, self._keys, self._values, torch.zeros_like(counts), counts),
-            *(torch.tensor(items), torch.tensor(rows or [0]), out, log_masses, float(self.choices.root)),
+            *(items, rows, out, log_masses, float(self.choices.root)),
             *(float(self.choices.tolerance / OPENING), torch.get_num_threads(), x.dtype == torch.float64),
         )
         self._remember(x, log_masses, counts - (length if real is None else real.long()), counts)
         if real is not None:
             out.masked_fill_(~real[:, None, None, None], 0)
         return out[..., : self._width]
+
+    def _table(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the blocks of each item begin in a table of blocks, and the table, for the core."""
+        wanted = [pieces(max(count - 1, 0), self.choices.base) for count in counts.tolist()]
+        if self._tables is None or wanted != [list(kept) for kept in self._kept]:
+            for b, own in enumerate(wanted):
+                self._kept[b] = {piece: self._kept[b].get(piece) or self._keep(b, piece) for piece in own}
+            rows = [kept.row() for own in self._kept for kept in own.values()]
+            items = torch.tensor([0, *(len(own) for own in wanted)]).cumsum(0)
+            self._tables = items, torch.tensor(rows or [0])
+        return self._tables
 
     def _remember(self, query: Tensor, log_masses: Tensor, before: Tensor, after: Tensor) -> None:
         """Store every `EVERY`-th query of each item: the next blocks are made of them."""
@@ -259,7 +266,7 @@ class SummarisedState:
 
     def crop(self, length: int) -> None:
         """Forget all tokens from a position on."""
-        self.length = length
+        self.length, self._tables = length, None
         self._counts = self._counts.clamp(max=length)
         if self._present is not None:
             self._present = [torch.cat(self._present, 1)[:, :length]]
@@ -279,7 +286,7 @@ class SummarisedState:
         self._counts = self._counts[rows]
         if self._present is not None:
             self._present = [u[rows] for u in self._present]
-        self._kept = [dict(self._kept[i]) for i in index.tolist()]
+        self._kept, self._tables = [dict(self._kept[i]) for i in index.tolist()], None
 
     def copy(self) -> Self:
         """Return a state that continues on its own; finished blocks, which never change, are shared."""
@@ -315,7 +322,7 @@ class SummarisedState:
             )
             present = tensors["present"].cpu()
             self._present, self._counts, self.length = [present], present.sum(-1), present.shape[1]
-            self._kept = [{} for _ in range(len(self._keys))]
+            self._kept, self._tables = [{} for _ in range(len(self._keys))], None
         return self
 
     def nbytes(self) -> dict[str, int]:
