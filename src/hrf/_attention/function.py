@@ -58,7 +58,8 @@ def attention(
             was fitted with, since moving them would let later keys in; its exact pairs cost time that grows with
             the square of the length.
         key_padding_mask: booleans ``(..., S)``, True for keys to ignore, in numerator and denominator; or 0 and −inf.
-            A query that sees no key gives zeros.
+            A query that sees no key gives zeros; so does, in causal calls with a `hrf.SummarisedAttention`, a query
+            whose own key is ignored.
         query_padding_mask: booleans ``(..., L)``, True for padding among the queries of a `hrf.SummarisedAttention`,
             whose queries share summaries: their output is zeros. Feature maps need none, and refuse it.
         scale: factor of the logits, 1/√d by default; its root multiplies query and key before the map.

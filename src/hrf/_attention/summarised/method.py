@@ -140,8 +140,12 @@ class SummarisedAttention:
             )
         elif isinstance(tolerance, str) or not tolerance >= 0:
             raise ValueError(f"tolerance is {tolerance!r}; expected 'auto', or a number that is not negative")
-        if rotary is not None and not isinstance(rotary, Tensor):
+        if isinstance(rotary, (int, float)):
             check_positive("rotary", rotary)
+        elif rotary is not None and not isinstance(rotary, Tensor):
+            raise TypeError(
+                f"rotary is {rotary!r}; expected angles per position, a base such as 10000.0, or None"
+            )
         self.tolerance, self.target_error, self.rotary, self.report = tolerance, target_error, rotary, report
 
     def __repr__(self) -> str:
