@@ -44,9 +44,9 @@ def check_model(
         model = AutoModelForCausalLM.from_pretrained(name).eval()
         longest = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
         ids = tokenizer(content, return_tensors="pt")["input_ids"][:, : min(tokens, longest)]
-        if longest < tokens:
-            typer.echo(f"the model has {longest:,} positions only", err=True)
-        elif ids.shape[1] < tokens:
+        if ids.shape[1] < min(tokens, longest):
             typer.echo(f"the text has {ids.shape[1]:,} tokens only", err=True)
+        elif longest < tokens:
+            typer.echo(f"the model has {longest:,} positions only", err=True)
         typer.echo(f"reading {ids.shape[1]:,} tokens three times", err=True)
         typer.echo(str(check_decoder(model, ids, SummarisedAttention(tolerance=tolerance))))
