@@ -11,7 +11,7 @@ import hrf
 from hrf import _core as core
 from hrf._attention import carry
 from hrf._attention.call import runner
-from hrf._attention.causal_core import CompiledCausal
+from hrf._attention.causal_core import CompiledMaps
 from hrf._attention.denominator import Denominator
 from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import check
@@ -62,7 +62,7 @@ def twin(monkeypatch):
 
     def call(function, *args, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(CompiledCausal, "of", lambda *_: None)
+            patch.setattr(CompiledMaps, "of", lambda *_: None)
             return function(*args, **options)
 
     return call
@@ -71,14 +71,14 @@ def twin(monkeypatch):
 @pytest.fixture
 def taken(monkeypatch):
     """Record whether the core served, per forward pass."""
-    found, forward = [], CompiledCausal.forward
+    found, forward = [], CompiledMaps.forward
 
     def recorded(self, *args, **options):
         out = forward(self, *args, **options)
         found.append(out is not None)
         return out
 
-    monkeypatch.setattr(CompiledCausal, "forward", recorded)
+    monkeypatch.setattr(CompiledMaps, "forward", recorded)
     return found
 
 

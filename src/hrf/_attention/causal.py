@@ -27,7 +27,7 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Outputs, Path
-from hrf._attention.causal_core import CompiledCausal
+from hrf._attention.causal_core import CompiledMaps
 from hrf._attention.denominator import Running, bounded, log_bound, of_all
 from hrf._attention.dense import Chunks, Dense, RunningState, UnscaledPositive, joined
 from hrf.numerics import Features, common_scale
@@ -117,7 +117,7 @@ def _forward(
     if call.resumed and key.shape[2] == 1 and saved is None and exact is None and make_chunks is Dense:
         return one_token(call, query, key, value, state, scale)
     sums, traced = (state.flatten(0, 1), scale.flatten(0, 1)), saved is not None
-    compiled = CompiledCausal.of(call, query, key, value) if make_chunks is Dense and exact is None else None
+    compiled = CompiledMaps.of(call, query, key, value) if make_chunks is Dense and exact is None else None
     unscaled = None if compiled or call.resumed else UnscaledPositive.of(call, query, key, value)
     if compiled and (done := compiled.forward(*sums, traced=traced)):
         outputs, last, last_scale, tops, visible = done
@@ -186,7 +186,7 @@ def _compiled_backward(
     call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...] | None:
     query, key, value, state, scale, _, tops, *rest = saved
-    compiled = CompiledCausal.of(call, query, key, value)
+    compiled = CompiledMaps.of(call, query, key, value)
     if compiled is None:
         return None
     sums = state.flatten(0, 1), scale.flatten(0, 1), tops, Outputs(*rest)

@@ -20,7 +20,7 @@ from hrf._attention.denominator import Visible, VisibleChunk, log_bound, of_all,
 from hrf._attention.dense import Dense
 from hrf.features.affine_exponents import Affine
 
-__all__ = ["Attended", "CompiledCausal"]
+__all__ = ["Attended", "CompiledMaps"]
 
 _OUT_OF_RANGE = 2  # what both passes of the core return
 
@@ -44,7 +44,7 @@ class Attended(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CompiledCausal:
+class CompiledMaps:
     """A call that the core serves.
 
     Attributes:

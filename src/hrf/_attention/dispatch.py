@@ -89,7 +89,7 @@ ENGINES = (
     Engine("angular", _by_code, by_rows(angular.stream), in_chunks(carry.prepare, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. Causal attention goes to the core where features are functions of affine exponents
-    # (`CompiledCausal`); Positive itself, not a map around it, elsewhere without scales where norms are moderate
+    # (`CompiledMaps`); Positive itself, not a map around it, elsewhere without scales where norms are moderate
     # (`UnscaledPositive`).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
            Dense, backward="by hand", compiled="causal, both passes, for affine exponents; decoding, for real ones"),

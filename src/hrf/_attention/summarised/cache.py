@@ -5,8 +5,8 @@ of them one by one, by the compiled core, which reads summaries that are kept (`
 that continuing equals the whole to rounding. Blocks are functions of the tokens: they are computed when a step first
 needs them, and a cropped, copied or restored state computes those it lacks.
 
-A query at position p reads one block per binary digit of p / BASE. A block of B tokens keeps √B cells with √B summaries
-each, which is B rows per query head, beside its keys and values.
+A query at position p reads one block per binary digit of p / BASE. A block of B tokens keeps about √B cells with √B
+summaries each, which is B/2 to 2B rows per query head, beside its keys and values.
 """
 
 from __future__ import annotations
