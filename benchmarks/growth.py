@@ -35,10 +35,10 @@ class Growth:
 
 
 def growths(timings: Sequence[Timing]) -> list[Growth]:
-    """Return one `Growth` per name that was timed at two lengths or more."""
+    """Return one `Growth` per name of the groups of attention that was timed at two lengths or more."""
     found: dict[str, dict[int, float]] = {}
     for timing in timings:
-        if timing.case.size:
+        if timing.case.size and timing.case.group.startswith("attention"):
             found.setdefault(timing.case.name, {})[timing.case.size] = timing.median
     return [Growth(name, seconds) for name, seconds in found.items() if len(seconds) > 1]
 
@@ -62,7 +62,7 @@ def draw(all_growths: Sequence[Growth], path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for g in all_growths:
-        ours = g.name.startswith(("Positive", "AngularHybrid"))
+        ours = g.name.startswith(("Positive", "AngularHybrid", "Trigonometric"))
         points = sorted(g.seconds.items())
         style = "o-" if ours and "explicit" not in g.name else "s--"
         axes.plot([n for n, _ in points], [1e3 * t for _, t in points], style, label=g.name, markersize=4)
