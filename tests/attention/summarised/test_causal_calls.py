@@ -502,3 +502,27 @@ def test_values_that_are_not_finite_are_an_error(name, value, length):
     given[name][0, 0, 3] = value
     with pytest.raises(ValueError, match=f"{name} has 4 values that are NaN or infinite"):
         hrf.attention(**given, feature_map=hrf.SummarisedAttention(), is_causal=True)
+
+
+# Calls that PyTorch's attention serves: short sequences, and a few queries after many keys.
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("length", "n_keys"), [(2, 2), (17, 17), (200, 200), (1, 700), (7, 700), (16, 700)])
+def test_short_calls_are_exact(length, n_keys, padded):
+    generator = torch.Generator().manual_seed(length)
+    q = torch.randn(2, 4, length, 8, generator=generator)
+    k, v = torch.randn(2, 2, 2, n_keys, 8, generator=generator)
+    ignore = torch.zeros(2, n_keys, dtype=torch.bool)
+    if padded:
+        ignore[0, : n_keys // 2], ignore[1, n_keys // 3] = True, True
+    output = hrf.attention(
+        *(q, k, v, hrf.SummarisedAttention()), is_causal=True, key_padding_mask=ignore if padded else None
+    )
+    order = torch.ones(length, n_keys, dtype=torch.bool).tril(n_keys - length)
+    seen = (order & ~ignore[:, None])[:, None]
+    logits = q @ k.repeat_interleave(2, 1).mT / 8**0.5
+    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
+    expected = weights @ v.repeat_interleave(2, 1)
+    expected = expected.masked_fill(ignore[:, None, n_keys - length :, None], 0)
+    assert (output - expected).abs().max() <= 1e-5

@@ -404,8 +404,8 @@ class SummarisedCache(AttendingCache):
     Serves greedy and sampled generation, beam search, padding, prompts in pieces (``prefill_chunk_size``),
     `crop` to an earlier length, copies (``copy.deepcopy``), and files.
 
-    Keys and values are kept in float32. Every fourth query is kept, too, and summaries take once the memory of keys and
-    values per query head; `SummarisedCache.nbytes` counts. Layers with a sliding window keep those of Transformers'
+    Keys and values are kept in float32. Every fourth query is kept, too, and summaries take half to twice the memory of
+    keys and values, per query head; `SummarisedCache.nbytes` counts. Layers with a sliding window keep those of Transformers'
     `DynamicCache`.
 
     Args:
