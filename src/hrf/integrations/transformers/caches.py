@@ -405,8 +405,8 @@ class SummarisedCache(AttendingCache):
     `crop` to an earlier length, copies (``copy.deepcopy``), and files.
 
     Keys and values are kept in float32. Every fourth query is kept, too, and summaries take half to twice the memory of
-    keys and values, per query head; `SummarisedCache.nbytes` counts. Layers with a sliding window keep those of Transformers'
-    `DynamicCache`.
+    keys and values, per query head; `SummarisedCache.nbytes` counts. Layers with a sliding window keep those of
+    Transformers' `DynamicCache`.
 
     Args:
         model: decoder of Transformers with ``attn_implementation="hrf-summarised"``.
