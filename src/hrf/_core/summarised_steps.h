@@ -72,15 +72,22 @@ void keep_block(const KeepCall& call, Found& found) {
     for (const Found& part : parts) found.exact.insert(found.exact.end(), part.exact.begin(), part.exact.end());
 }
 
+// New tokens of a batch, all in the diagonal block of their item: `length` of them from the first one on, out of `tokens`.
 struct StepCall {
-    int64_t dim, width, n, batch, per_key, length, n_keys, base;  // n_keys is the room for keys
-    const void *x, *y, *v;            // (N, L, D), (N / per_key, n_keys, D), (N / per_key, n_keys, W)
-    const int64_t *first_key, *keys;  // of each batch item: padding before its keys, and their number with the new ones
-    const int64_t* items;             // (B + 1,): where the blocks of each item begin
-    const Kept* kept;                 // all blocks, each item's from left to right
-    void *out, *log_masses;           // (N, L, W), (N, L): log₂
+    int64_t dim, width, own_dim, own_width;  // D and W are multiples of PAD; new tokens have d and w numbers
+    int64_t n, batch, per_key, tokens, first, length, room, n_earlier, base;  // `room` for keys
+    const void *x, *new_keys, *new_values;  // (N, tokens, d), (N / per_key, tokens, d), (N / per_key, tokens, w)
+    const uint8_t* real;                    // (B, tokens): what is no padding; or null
+    void *y, *v;                            // (N / per_key, room, D), (N / per_key, room, W): receive the new tokens
+    void *earlier, *earlier_masses;         // (N, n_earlier, D), (N, n_earlier): receive every EVERY-th query
+    int64_t* counts;                        // of each batch item: its tokens so far, without padding
+    const int64_t* items;                   // (B + 1,): where the blocks of each item begin
+    const Kept* kept;                       // all blocks, each item's from left to right
+    void* out;                              // (N, tokens, W); zeros for padding
     double root, opening;
     int64_t threads, is_double;
+
+    bool hidden(int64_t item, int64_t token) const { return real && !real[item * tokens + token]; }
 };
 
 constexpr int64_t AHEAD = 12;  // rows that are asked for before they are read: they lie anywhere in memory
@@ -193,20 +200,44 @@ void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, co
     found.sum();
 }
 
-// Compute the new queries of a row, all in one diagonal block.
+// Write the new keys and values behind the others.
+template <class T>
+void add_tokens(const StepCall& a) {
+    const int64_t key_rows = a.n / a.per_key;
+    for (int64_t row = 0; row < key_rows; ++row) {
+        const int64_t item = row / (key_rows / a.batch);
+        int64_t place = row * a.room + a.counts[item];
+        for (int64_t t = a.first; t < a.first + a.length; ++t) {
+            if (a.hidden(item, t)) continue;
+            const int64_t own = row * a.tokens + t;
+            copy(static_cast<const T*>(a.new_keys) + own * a.own_dim, a.own_dim, static_cast<T*>(a.y) + place * a.dim);
+            copy(static_cast<const T*>(a.new_values) + own * a.own_width, a.own_width,
+                 static_cast<T*>(a.v) + place * a.width);
+            ++place;
+        }
+    }
+}
+
+// Compute the new queries of a row.
 template <class T>
 void steps_of_row(const StepCall& a, int64_t row, Arena& arena) {
-    const int64_t heads = a.n / a.batch, item = row / heads, d = a.dim, w = a.width, n = a.keys[item];
-    const int64_t key = row / a.per_key * a.n_keys + a.first_key[item];
-    const T *y = static_cast<const T*>(a.y) + key * d, *v = static_cast<const T*>(a.v) + key * w;
-    T *x = arena.lend<T>(d), *z = arena.lend<T>(d), *own = arena.lend<T>(4 * padded(n));
+    const int64_t heads = a.n / a.batch, item = row / heads, d = a.dim, w = a.width;
+    const T *y = static_cast<const T*>(a.y) + row / a.per_key * a.room * d,
+            *v = static_cast<const T*>(a.v) + row / a.per_key * a.room * w;
+    const int64_t most = a.counts[item] + a.length;
+    T *x = arena.lend<T>(d), *z = arena.lend<T>(d), *own = arena.lend<T>(4 * padded(most));
     const auto mark = arena.mark();
-    for (int64_t q = 0; q < a.length; ++q) {
-        const int64_t position = n - a.length + q, first = position / a.base * a.base, place = row * a.length + q;
+    fill(x, d, T(0));
+    for (int64_t t = a.first, position = a.counts[item]; t < a.first + a.length; ++t) {
+        const int64_t first = position / a.base * a.base, place = row * a.tokens + t;
+        const T* query = static_cast<const T*>(a.x) + place * a.own_dim;
         T* out = static_cast<T*>(a.out) + place * w;
-        if (position < 0) continue;  // padding
-        scaled(static_cast<const T*>(a.x) + place * d, d, T(a.root), x);
-        Gathered<T> found(arena, 2 * n + 64);
+        if (a.hidden(item, t)) {
+            fill(out, w, T(0));
+            continue;
+        }
+        scaled(query, a.own_dim, T(a.root), x);
+        Gathered<T> found(arena, 2 * most + 64);
         const auto meet = [&](int64_t j) { found.add(T(a.root * LOG2E) * dot(x, y + j * d, d), v + j * w); };
         for (int64_t j = 0; j < (first ? SINK : 0); ++j) meet(j);
         for (int64_t j = first; j <= position; ++j) {
@@ -220,19 +251,27 @@ void steps_of_row(const StepCall& a, int64_t row, Arena& arena) {
             store(found.logits + j, exp2<T>(load(found.logits + j) - found.top));
         const int64_t wide = add_rows<4>(found.logits, found.values, found.count, 0, w, T(1) / found.mass, out);
         add_rows<1>(found.logits, found.values, found.count, wide, w, T(1) / found.mass, out);
-        static_cast<T*>(a.log_masses)[place] = found.top + std::log2(found.mass);
+        if (position % EVERY == 0) {
+            const int64_t member = row * a.n_earlier + position / EVERY;
+            copy(query, a.own_dim, static_cast<T*>(a.earlier) + member * d);
+            static_cast<T*>(a.earlier_masses)[member] = found.top + std::log2(found.mass);
+        }
         arena.back_to(mark);
+        ++position;
     }
 }
 
 template <class T>
 void summarised_steps(const StepCall& a) {
-    const int64_t most = *std::max_element(a.keys, a.keys + a.batch);
+    add_tokens<T>(a);
+    const int64_t most = *std::max_element(a.counts, a.counts + a.batch) + a.length;
     parallel(a.n, int(a.threads), [&](int64_t row, int) {
         static thread_local Arena arena;
         arena.reset(2 * Arena::room<T>(a.dim) + Arena::room<T>(4 * padded(most)) + Gathered<T>::bytes(2 * most + 64));
         steps_of_row<T>(a, row, arena);
     });
+    for (int64_t item = 0; item < a.batch; ++item)
+        for (int64_t t = a.first; t < a.first + a.length; ++t) a.counts[item] += !a.hidden(item, t);
 }
 
 }  // namespace hrf

@@ -70,11 +70,13 @@ class SummarisedState:
     def __init__(self, choices: Choices) -> None:
         self.choices, self.length = choices, 0
         self._counts = torch.empty(0, dtype=torch.long)  # tokens of each item, without padding
+        self._longest = 0  # no item has more tokens
         self._present: list[Tensor] | None = None  # which tokens are no padding, (B, ·) each; None is all
         self._keys = self._values = self._earlier = self._masses = torch.empty(0)
         self._width = 0
         self._kept: list[dict[tuple[int, int], _Kept]] = []
-        self._tables: tuple[Tensor, Tensor] | None = None  # of `_kept`, until it changes
+        self._tables = (self._counts, self._counts)  # of `_kept`, for the core
+        self._left = 0  # tokens that every item can take before `_tables` changes
 
     @classmethod
     def of(cls, method: SummarisedAttention, dim: int, scale: float) -> Self:
@@ -96,29 +98,16 @@ class SummarisedState:
             value: ``(B, H_kv, L, d_v)``.
             ignore: padding among these tokens, booleans ``(B, L)``, anywhere. It is not stored.
         """
-        length, real = query.shape[2], None
+        real, served = None, core.serves(query, key, value)
         if ignore is not None and bool(ignore.any()):
             real = ~ignore.cpu()
-        before = self._add(key, value, query.shape[1], real)
-        served = core.serves(query, key, value)
-        if length > FEW or not served:
-            return self._many(query, before, real, served)
-        if real is not None:
-            counts = before[:, None] + real.cumsum(-1)
-            each = (
-                self._steps(query[:, :, t : t + 1], counts[:, t].contiguous(), real[:, t])
-                for t in range(length)
-            )
-            return torch.cat(list(each), 2)
-        outputs, start = [], 0
-        while start < length:
-            step = min(length - start, int((self.choices.base - (before + start) % self.choices.base).min()))
-            outputs.append(self._steps(query[:, :, start : start + step], before + start + step))
-            start += step
-        return torch.cat(outputs, 2)
+        self._expect(key, value, query.shape[1], real)
+        if served and query.shape[2] <= FEW:
+            return self._few(query, key, value, real)
+        return self._many(query, key, value, real, served)
 
-    def _add(self, key: Tensor, value: Tensor, heads: int, real: Tensor | None) -> Tensor:
-        """Write keys and values behind the others; return how many tokens each item had before."""
+    def _expect(self, key: Tensor, value: Tensor, heads: int, real: Tensor | None) -> None:
+        """Make room for tokens, and note which of them are padding."""
         batch, key_heads, length, dim = key.shape
         self._width = value.shape[-1]
         if not self._kept:
@@ -128,24 +117,19 @@ class SummarisedState:
             self._earlier, self._masses = key.new_zeros(batch, heads, 0, d), key.new_zeros(batch, heads, 0)
             self._kept = [{} for _ in range(batch)]
             self._counts = torch.zeros(batch, dtype=torch.long)
-        before = self._counts
-        self._counts = before + (length if real is None else real.sum(-1))
         if real is not None and self._present is None:
             self._present = [torch.ones(batch, self.length, dtype=torch.bool)]
         if self._present is not None:
             self._present.append(torch.ones(batch, length, dtype=torch.bool) if real is None else real)
+        self._make_room(self._longest + length)
         self.length += length
-        self._make_room(int(self._counts.max()), int(before.max()))
-        for b, (start, end) in enumerate(zip(before.tolist(), self._counts.tolist(), strict=True)):
-            own = slice(None) if real is None else real[b]
-            self._keys[b, :, start:end, :dim] = key[b, :, own]
-            self._values[b, :, start:end, : self._width] = value[b, :, own]
-        return before
+        self._longest += length
 
-    def _make_room(self, tokens: int, before: int) -> None:
-        """Let a number of tokens fit, and keep those before."""
+    def _make_room(self, tokens: int) -> None:
+        """Let a number of tokens fit."""
         if tokens <= self._keys.shape[2]:
             return
+        before = int(self._counts.max())
         most = max(tokens, math.ceil(GROWTH * before))
         most += -most % 64
         known = -(-before // EVERY)
@@ -153,9 +137,52 @@ class SummarisedState:
         self._earlier = _grown(self._earlier, most // EVERY, known)
         self._masses = _grown(self._masses[..., None], most // EVERY, known)[..., 0]
 
-    def _many(self, query: Tensor, before: Tensor, real: Tensor | None, served: bool) -> Tensor:
+    def _few(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> Tensor:
+        """Compute a few new queries, in one call of the core for each diagonal block."""
+        (batch, key_heads, room, d), w = self._keys.shape, self._values.shape[-1]
+        heads, length, dim = query.shape[1:]
+        tokens = [u.contiguous() for u in (query, key, value)]
+        out = query.new_empty(batch, heads, length, w)
+        real = None if real is None else real.contiguous()
+        done = 0
+        while done < length:
+            if not self._left:
+                self._find_blocks()
+            some = min(self._left, length - done)
+            core.run(
+                "summarised_steps",
+                *(d, w, dim, self._width, batch * heads, batch, heads // key_heads, length, done, some, room),
+                *(self._earlier.shape[2], self.choices.base, *tokens, real, self._keys, self._values),
+                *(self._earlier, self._masses, self._counts, *self._tables, out, float(self.choices.root)),
+                *(float(self.choices.tolerance / OPENING), torch.get_num_threads()),
+                query.dtype == torch.float64,
+            )
+            done += some
+            self._left -= some
+        return out if w == self._width else out[..., : self._width]
+
+    def _find_blocks(self) -> None:
+        """Find where the blocks of each item begin in a table of blocks, and the table."""
+        counts, base = self._counts.tolist(), self.choices.base
+        for b, count in enumerate(counts):
+            own = self._kept[b]
+            self._kept[b] = {piece: own.get(piece) or self._keep(b, piece) for piece in pieces(count, base)}
+        rows = [kept.row() for own in self._kept for kept in own.values()]
+        items = torch.tensor([0, *(len(own) for own in self._kept)]).cumsum(0)
+        self._tables, self._left = (items, torch.tensor(rows or [0])), min(base - n % base for n in counts)
+
+    def _many(
+        self, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, served: bool
+    ) -> Tensor:
         """Compute many new queries at once."""
-        most, x = int(self._counts.max()), _as_wide(query, self._keys)
+        before = self._counts
+        self._counts = before + (query.shape[2] if real is None else real.sum(-1))
+        self._longest, self._left = int(self._counts.max()), 0
+        for b, (start, end) in enumerate(zip(before.tolist(), self._counts.tolist(), strict=True)):
+            own = slice(None) if real is None else real[b]
+            self._keys[b, :, start:end, : key.shape[-1]] = key[b, :, own]
+            self._values[b, :, start:end, : self._width] = value[b, :, own]
+        most, x = self._longest, _as_wide(query, self._keys)
         order = None if real is None else (~real).to(torch.uint8).argsort(dim=-1, stable=True)
         if order is not None:
             x = x.gather(2, order.to(x.device)[:, None, :, None].expand_as(x))
@@ -182,39 +209,6 @@ class SummarisedState:
                 2, order.to(x.device)[:, None, :, None].expand_as(output), output
             )
         return output[..., : self._width]
-
-    def _steps(self, query: Tensor, counts: Tensor, real: Tensor | None = None) -> Tensor:
-        """Compute a few queries, in one diagonal block of each item.
-
-        ``counts (B,)`` is the number of tokens of each item up to the last query; ``real (B,)`` says which items have a
-        token there.
-        """
-        items, rows = self._table(counts)
-        x = _as_wide(query, self._keys).contiguous()
-        (batch, heads, length, d), w = x.shape, self._values.shape[-1]
-        out, log_masses = x.new_zeros(batch, heads, length, w), x.new_zeros(batch, heads, length)
-        sizes = d, w, batch * heads, batch, heads // self._keys.shape[1], length, self._keys.shape[2]
-        core.run(
-            "summarised_steps",
-            *(*sizes, self.choices.base, x, self._keys, self._values, torch.zeros_like(counts), counts),
-            *(items, rows, out, log_masses, float(self.choices.root)),
-            *(float(self.choices.tolerance / OPENING), torch.get_num_threads(), x.dtype == torch.float64),
-        )
-        self._remember(x, log_masses, counts - (length if real is None else real.long()), counts)
-        if real is not None:
-            out.masked_fill_(~real[:, None, None, None], 0)
-        return out[..., : self._width]
-
-    def _table(self, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where the blocks of each item begin in a table of blocks, and the table, for the core."""
-        wanted = [pieces(max(count - 1, 0), self.choices.base) for count in counts.tolist()]
-        if self._tables is None or wanted != [list(kept) for kept in self._kept]:
-            for b, own in enumerate(wanted):
-                self._kept[b] = {piece: self._kept[b].get(piece) or self._keep(b, piece) for piece in own}
-            rows = [kept.row() for own in self._kept for kept in own.values()]
-            items = torch.tensor([0, *(len(own) for own in wanted)]).cumsum(0)
-            self._tables = items, torch.tensor(rows or [0])
-        return self._tables
 
     def _remember(self, query: Tensor, log_masses: Tensor, before: Tensor, after: Tensor) -> None:
         """Store every `EVERY`-th query of each item: the next blocks are made of them."""
@@ -266,11 +260,12 @@ class SummarisedState:
 
     def crop(self, length: int) -> None:
         """Forget all tokens from a position on."""
-        self.length, self._tables = length, None
+        self.length, self._left = length, 0
         self._counts = self._counts.clamp(max=length)
         if self._present is not None:
             self._present = [torch.cat(self._present, 1)[:, :length]]
             self._counts = self._present[0].sum(-1)
+        self._longest = int(self._counts.max()) if self._kept else 0
         for kept, count in zip(self._kept, self._counts.tolist(), strict=True):
             for piece in [p for p in kept if p[1] > count]:
                 del kept[piece]
@@ -286,13 +281,13 @@ class SummarisedState:
         self._counts = self._counts[rows]
         if self._present is not None:
             self._present = [u[rows] for u in self._present]
-        self._kept, self._tables = [dict(self._kept[i]) for i in index.tolist()], None
+        self._kept, self._left = [dict(self._kept[i]) for i in index.tolist()], 0
 
     def copy(self) -> Self:
         """Return a state that continues on its own; finished blocks, which never change, are shared."""
         other = copy.copy(self)
-        other._keys, other._values, other._earlier, other._masses = (
-            u.clone() for u in (self._keys, self._values, self._earlier, self._masses)
+        other._keys, other._values, other._earlier, other._masses, other._counts = (
+            u.clone() for u in (self._keys, self._values, self._earlier, self._masses, self._counts)
         )
         other._kept = [dict(kept) for kept in self._kept]
         other._present = None if self._present is None else list(self._present)
@@ -322,7 +317,8 @@ class SummarisedState:
             )
             present = tensors["present"].cpu()
             self._present, self._counts, self.length = [present], present.sum(-1), present.shape[1]
-            self._kept, self._tables = [{} for _ in range(len(self._keys))], None
+            self._kept, self._left = [{} for _ in range(len(self._keys))], 0
+            self._longest = int(self._counts.max())
         return self
 
     def nbytes(self) -> dict[str, int]:
