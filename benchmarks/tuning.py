@@ -79,8 +79,10 @@ def _positive() -> hrf.FeatureMap:
     return hrf.Positive(64, n_projections=128)
 
 
-def _trigonometric() -> hrf.FeatureMap:
-    return hrf.Trigonometric(64, n_projections=128)
+def _complex() -> hrf.FeatureMap:
+    matrix = torch.ones(64, dtype=torch.cfloat)
+    matrix[::2] = 1j
+    return hrf.Exponential(64, n_projections=64, matrix=matrix)
 
 
 def _partly_exact() -> hrf.FeatureMap:
@@ -119,11 +121,9 @@ def _exact_sampling() -> Run:
 CASES: dict[str, tuple[str, Callable[[], Run]]] = {
     "FEATURE_FLOATS": ("Positive.queries, 32,768 vectors", lambda: _queries(_positive())),
     "HYBRID_FLOATS": ("AngularHybrid.queries, 32,768 vectors", lambda: _queries(_angular())),
-    "DENSE_FLOATS": ("Trigonometric, 4,096 tokens", lambda: _attention(_trigonometric())),
-    "DENSE_LEAST_ROWS": ("Trigonometric, 64 heads of 512 tokens", lambda: _attention(_trigonometric(), 64, 512)),
-    "UNSCALED_FLOATS": ("Positive, 4,096 tokens", lambda: _attention(_positive())),
-    "UNSCALED_ROWS": ("Positive, 4,096 tokens", lambda: _attention(_positive())),
-    "CAUSAL_CHUNK": ("Positive, causal, 4,096 tokens", lambda: _attention(_positive(), is_causal=True)),
+    "DENSE_FLOATS": ("complex Exponential, 4,096 tokens", lambda: _attention(_complex())),
+    "DENSE_LEAST_ROWS": ("complex Exponential, 64 heads of 512 tokens", lambda: _attention(_complex(), 64, 512)),
+    "CAUSAL_CHUNK": ("complex Exponential, causal, 4,096 tokens", lambda: _attention(_complex(), is_causal=True)),
     "CLUSTERED_CHUNKS": ("shifted 16 × 16, causal, 4,096 tokens", lambda: _attention(_clusters(), 4, is_causal=True)),
     "STEP_FLOATS": ("Positive, 100 tokens of 64 heads decoded", lambda: _decoding(_positive(), 64)),
     "ROWS_INFERENCE": ("AngularHybrid, 32 heads of 8,192 tokens", lambda: _attention(_angular(), 32, 8192)),

@@ -14,9 +14,6 @@ HYBRID_FLOATS = 1 << 24
 # Dense attention (_attention/dense): features per block, and the fewest rows that keep matrix products busy.
 DENSE_FLOATS = 1 << 20
 DENSE_LEAST_ROWS = 64
-# Positive features without scales: features per block, and rows per block at most.
-UNSCALED_FLOATS = 1 << 19
-UNSCALED_ROWS = 512
 # Causal attention without the core: positions per chunk; chunks of clustered maps are longer, since each reads and
 # writes a large state.
 CAUSAL_CHUNK = 128

@@ -18,7 +18,7 @@ from properties.strategies import SMALL_BLOCKS
 every_map = pytest.mark.parametrize("name", MAPS | PARTLY_EXACT)
 both_ways = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
 one_or_each = pytest.mark.parametrize("heads", [None, 4], ids=["one map", "map per head"])
-# One map per engine: unscaled positive features, dense, angular, clustered, clustered by pair, exact pairs.
+# One map per engine: positive, dense, angular, clustered, clustered by pair, exact pairs.
 ENGINES = ["positive", "trigonometric", "angular hybrid", "clustered shifted", "clustered paper"]
 every_engine = pytest.mark.parametrize("name", [*ENGINES, "partly exact with default"])
 

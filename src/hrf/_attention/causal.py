@@ -27,9 +27,9 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Outputs, Path
-from hrf._attention.causal_core import CompiledMaps
-from hrf._attention.denominator import Running, bounded, log_bound, of_all
-from hrf._attention.dense import Chunks, Dense, RunningState, UnscaledPositive, joined
+from hrf._attention.compiled_maps import CompiledMaps
+from hrf._attention.denominator import Running, bounded, log_bound
+from hrf._attention.dense import Chunks, Dense, RunningState, joined
 from hrf.numerics import Features, common_scale
 
 __all__ = ["in_chunks", "one_token"]
@@ -118,15 +118,8 @@ def _forward(
         return one_token(call, query, key, value, state, scale)
     sums, traced = (state.flatten(0, 1), scale.flatten(0, 1)), saved is not None
     compiled = CompiledMaps.of(call, query, key, value) if make_chunks is Dense and exact is None else None
-    unscaled = None if compiled or call.resumed else UnscaledPositive.of(call, query, key, value)
-    if compiled and (done := compiled.forward(*sums, traced=traced)):
+    if compiled and (done := compiled.causal(*sums, traced=traced)):
         outputs, last, last_scale, tops, visible = done
-    elif unscaled and (found := unscaled.causal(tuning.CAUSAL_CHUNK)):
-        outputs, states = found
-        tops, visible = unscaled.tops(), of_all(value, call.ignore, call.dtype, signed=False)
-        last, last_scale = unscaled.joined(states, tops[:, -1:]), tops[:, -1:].clone()
-        if saved is not None:
-            outputs = outputs._replace(log_scale=unscaled.query_log_scale())
     else:
         chunks = make_chunks(call)
         running = RunningState(chunks.split(state.flatten(0, 1)), scale.flatten(0, 1))
@@ -190,7 +183,7 @@ def _compiled_backward(
     if compiled is None:
         return None
     sums = state.flatten(0, 1), scale.flatten(0, 1), tops, Outputs(*rest)
-    found = compiled.backward(*sums, (grads[0].flatten(0, 1), grads[1].flatten(0, 1)))
+    found = compiled.causal_backward(*sums, (grads[0].flatten(0, 1), grads[1].flatten(0, 1)))
     if found is None:
         return None
     pairs = zip(found, (query, key, value, state), strict=True)

@@ -7,7 +7,7 @@ Reading order:
     inputs.py        checked inputs in one form; masks, padding, packed sequences, dropout
     summarised/      not in the table: function.py sends `SummarisedAttention` there before it looks for an engine
     call.py          what a call fixes beside its tensors; a `Path` is prepare, forward and backward; paths by rows
-    dense.py         any map with features, bidirectional; causal.py the same in chunks, causal_core.py by the core
+    dense.py         any map with features, bidirectional; causal.py the same in chunks; compiled_maps.py by the core
     angular.py       angular hybrids by sign code
     clusters.py      clusters, on the sums of cluster_sums.py
     denominator.py   small denominators, and outputs outside the box of the values
@@ -88,11 +88,10 @@ ENGINES = (
     # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
     Engine("angular", _by_code, by_rows(angular.stream), in_chunks(carry.prepare, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
-    # Any other map with features. Causal attention goes to the core where features are functions of affine exponents
-    # (`CompiledMaps`); Positive itself, not a map around it, elsewhere without scales where norms are moderate
-    # (`UnscaledPositive`).
+    # Any other map with features. The core serves those whose features are functions of affine exponents
+    # (`CompiledMaps`).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
-           Dense, backward="by hand", compiled="causal, both passes, for affine exponents; decoding, for real ones"),
+           Dense, backward="by hand", compiled="both passes, for affine exponents; decoding, for real ones"),
 )
 # fmt: on
 

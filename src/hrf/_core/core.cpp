@@ -1,9 +1,9 @@
 // What Python calls. Every function takes a structure of 8-byte fields and its size, which must agree with Python's, and
 // returns 0 where it does not.
 #include "box.h"
-#include "causal_maps.h"
 #include "codes.h"
 #include "decoding.h"
+#include "map_attention.h"
 #include "pairs.h"
 #include "summarised_backward.h"
 #include "summarised_causal.h"
@@ -21,6 +21,12 @@ int64_t run(const Call* call, int64_t size, const Single& in_single, const Doubl
     if (size != sizeof(Call)) return 0;
     call->is_double ? in_double(*call) : in_single(*call);
     return 1;
+}
+
+template <class Single, class Double>
+int64_t attend(const MapCall* call, int64_t size, const Single& in_single, const Double& in_double) {
+    if (size != sizeof(MapCall)) return 0;
+    return (call->is_double ? in_double(*call) : in_single(*call)) ? 1 : 2;
 }
 
 }  // namespace hrf
@@ -72,15 +78,29 @@ HRF_EXPORT int64_t decode(const Step* call, int64_t size) {
     return done ? 1 : 2;
 }
 
-// Returns 1, or 2 if an exponent leaves the range or a token is not finite.
-HRF_EXPORT int64_t causal_maps_forward(const CausalMaps* call, int64_t size) {
-    if (size != sizeof(CausalMaps)) return 0;
-    return (call->is_double ? causal_maps_forward<double>(*call) : causal_maps_forward<float>(*call)) ? 1 : 2;
+// Return 1, or 2 if an exponent leaves the range or a token is not finite.
+HRF_EXPORT int64_t causal_maps_forward(const MapCall* call, int64_t size) {
+    return attend(call, size, causal_maps_forward<float>, causal_maps_forward<double>);
 }
 
-HRF_EXPORT int64_t causal_maps_backward(const CausalMaps* call, int64_t size) {
-    if (size != sizeof(CausalMaps)) return 0;
-    return (call->is_double ? causal_maps_backward<double>(*call) : causal_maps_backward<float>(*call)) ? 1 : 2;
+HRF_EXPORT int64_t causal_maps_backward(const MapCall* call, int64_t size) {
+    return attend(call, size, causal_maps_backward<float>, causal_maps_backward<double>);
+}
+
+HRF_EXPORT int64_t sum_keys(const MapCall* call, int64_t size) {
+    return attend(call, size, sum_keys<float>, sum_keys<double>);
+}
+
+HRF_EXPORT int64_t read_keys(const MapCall* call, int64_t size) {
+    return attend(call, size, read_keys<float>, read_keys<double>);
+}
+
+HRF_EXPORT int64_t pull_reads(const MapCall* call, int64_t size) {
+    return attend(call, size, pull_reads<float>, pull_reads<double>);
+}
+
+HRF_EXPORT int64_t pull_keys(const MapCall* call, int64_t size) {
+    return attend(call, size, pull_keys<float>, pull_keys<double>);
 }
 
 // Returns what `take_found` reads and frees.

@@ -171,9 +171,7 @@ class SummarisedState:
         items = torch.tensor([0, *(len(own) for own in self._kept)]).cumsum(0)
         self._tables, self._left = (items, torch.tensor(rows or [0])), min(base - n % base for n in counts)
 
-    def _many(
-        self, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, served: bool
-    ) -> Tensor:
+    def _many(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, served: bool) -> Tensor:
         """Compute many new queries at once."""
         before = self._counts
         self._counts = before + (query.shape[2] if real is None else real.sum(-1))

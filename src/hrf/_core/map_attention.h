@@ -1,10 +1,13 @@
-// Causal attention with features of affine exponents (`Affine` of affine_exponents.py), in chunks; the twin is causal.py.
+// Attention with features of affine exponents (`Affine` of affine_exponents.py), in chunks; the twins are causal.py and dense.py.
 //
 // A row is a head of a batch element. Tokens of a chunk are columns here, so that lanes are tokens: features φ of queries and
 // ψ of keys are (D, T), up to a power of two per token, which is in the log scales: sⱼ of keys. With cᵢ = max sⱼ over j ≤ i,
 // S and z the sums of ψ vᵀ and of ψ over the keys before the chunk, at the scale c, and Wᵢⱼ = exp(sⱼ − cᵢ) for j ≤ i,
 //
 //     Oᵢ = Σⱼ Wᵢⱼ φᵢᵀψⱼ vⱼ + exp(c − cᵢ) φᵢᵀS,    and the denominators likewise, with z in place of S and 1 in place of vⱼ.
+//
+// Without causality S and z are of all keys, at their largest scale c, and Oᵢ = φᵢᵀS. Tokens of a row are cut into parts then,
+// and the caller adds up the sums of the parts.
 //
 // Features of a chunk never leave the cache. The backward pass maps tokens anew: it goes forward in time for the queries,
 // which need S, and backward for keys and values, which need the gradients R and r of S and z.
@@ -17,34 +20,34 @@ namespace hrf {
 
 constexpr int64_t STRIP = 16;  // of a chunk, beyond whose diagonal block no pair is computed
 
-struct CausalMaps {
-    MapSide query, key;     // (N, S · groups, d), (N, S, d)
+struct MapCall {
+    MapSide query, key;     // (N, L, d), (N, S, d); L = S · groups if causal
     Strided value;          // (N, S, w)
     const uint8_t* ignore;  // (B, S), or null
-    void *state, *scale;    // (N, D, w + 1), (N,): written by the forward pass, read by the backward pass
-    void *out, *used;      // (N, S · groups, w), (N, S · groups): quotients and denominators; read by the backward pass
-    void *tops, *logs;     // cᵢ, (N, S), and log scales of queries, (N, S · groups)
+    void *state, *scale;    // (N, D, w + 1), (N,), or of all parts: written by the forward pass, read by the backward pass
+    void *out, *used;      // (N, L, w), (N, L): quotients and denominators; read by the backward pass
+    void *tops, *logs;     // cᵢ, (N, S), if causal, and log scales of queries, (N, L)
     const void* gradient;  // of out
     void *value_gradient,
-        *state_gradient;  // the latter is of the state after all keys, and becomes that of the state before
+        *state_gradient;  // the latter is of the state after all keys, and becomes that of the state before if causal
     AffineMap map;
-    int64_t rows, batch, length, groups, width, threads, is_double;
+    int64_t rows, batch, length, groups, queries, parts, width, threads, is_double;
 };
 
 // Everything that a row needs, and the steps of both passes.
 template <class T>
-struct CausalRow {
-    const CausalMaps& a;
+struct MapRow {
+    const MapCall& a;
     const int64_t row, d, w, D, wide, deep;  // wide: padded w; deep: padded d
     const uint8_t* ignore;
     Mapped<T> query, key;
     T *state, *sums;                     // S or R, (D, wide); z or r, (D,)
     T *values, *tops, *decays, *shares;  // (CHUNK, wide), cᵢ, exp(c − cᵢ), exp(sⱼ − c after the chunk): (CHUNK,)
     T *weights, *out, *used;             // (CHUNK, CHUNK), (CHUNK, wide), (CHUNK,)
-    T *pairs, *gradients, *along, *rest, *turned, *turned_values, *feature_gradients;  // of the backward pass
+    T *pairs, *gradients, *along, *rest, *turned, *turned_values, *feature_gradients, *pulled, *pulled_sums;  // backward: R, r
     T scale;                                                                           // c
 
-    static int64_t sizes(const CausalMaps& a, std::vector<int64_t>& list, bool backward) {
+    static int64_t sizes(const MapCall& a, std::vector<int64_t>& list, bool backward) {
         const int64_t D = a.map.features(), wide = padded(a.width), deep = padded(a.map.dim),
                       more = a.map.columns - a.map.m;
         list = {deep * CHUNK, D * CHUNK, more * CHUNK,  CHUNK,
@@ -54,13 +57,13 @@ struct CausalRow {
                 CHUNK};
         if (backward)
             list.insert(list.end(), {CHUNK * CHUNK, CHUNK * wide, CHUNK, CHUNK, wide * CHUNK, wide * CHUNK,
-                                     std::max(D, a.map.columns) * CHUNK});
+                                     std::max(D, a.map.columns) * CHUNK, D * wide, D});
         int64_t bytes = 0;
         for (const int64_t n : list) bytes += Arena::room<T>(n);
         return bytes;
     }
 
-    CausalRow(const CausalMaps& a, int64_t row, Arena& arena, bool backward)
+    MapRow(const MapCall& a, int64_t row, Arena& arena, bool backward)
         : a(a),
           row(row),
           d(a.map.dim),
@@ -74,12 +77,13 @@ struct CausalRow {
         T** places[] = {&query.x,   &query.features, &query.extra, &query.logs, &key.x,         &key.features,
                         &key.extra, &key.logs,       &state,       &sums,       &values,        &tops,
                         &decays,    &shares,         &weights,     &out,        &used,          &pairs,
-                        &gradients, &along,          &rest,        &turned,     &turned_values, &feature_gradients};
+                        &gradients, &along,          &rest,        &turned,     &turned_values, &feature_gradients,
+                        &pulled,    &pulled_sums};
         for (size_t i = 0; i < list.size(); ++i) *places[i] = arena.lend<T>(list[i]);
     }
 
     bool hidden(int64_t position) const { return ignore && ignore[position]; }
-    int64_t rows_before() const { return row * a.length; }
+    int64_t query_place(int64_t position, int64_t member) const { return row * a.queries + position * a.groups + member; }
 
     // Read sums of all columns, (D, w + 1), and write them.
     void read_state(const void* from) {
@@ -89,11 +93,11 @@ struct CausalRow {
             sums[j] = line[w];
         }
     }
-    void write_state(void* to) const {
+    void write_state(const T* own, const T* last, void* to, int64_t place) const {
         for (int64_t j = 0; j < D; ++j) {
-            T* line = static_cast<T*>(to) + (row * D + j) * (w + 1);
-            copy(state + j * wide, w, line);
-            line[w] = sums[j];
+            T* line = static_cast<T*>(to) + (place * D + j) * (w + 1);
+            copy(own + j * wide, w, line);
+            line[w] = last[j];
         }
     }
 
@@ -149,19 +153,24 @@ struct CausalRow {
         return later ? vec<T>{} : weight(load(key.logs + j), splat<T>(tops[i]));
     }
 
-    // The outputs of a member of each group.
-    void attend(int64_t start, int64_t n, int64_t member, bool first) {
-        multiply_features(n);
+    // out and used = φᵀS and φᵀz.
+    void read_sums(int64_t n) {
         for (int64_t c = 0; c < CHUNK; c += lanes<T>) {
             vec<T> total{};
-            if (!first)
-                for (int64_t j = 0; j < D; ++j) total += load(query.features + j * CHUNK + c) * sums[j];
-            store(used + c, total * load(decays + c));
+            for (int64_t j = 0; j < D; ++j) total += load(query.features + j * CHUNK + c) * sums[j];
+            store(used + c, total);
         }
+        product_transposed<false>(n, wide, D, query.features, CHUNK, state, wide, out, wide);
+    }
+
+    // The outputs of a member of each group; `first` where no keys came before.
+    void attend(int64_t start, int64_t n, int64_t member, bool first) {
+        multiply_features(n);
         if (first)
-            clear(out, n * wide);
+            clear(out, n * wide), clear(used, CHUNK);
         else
-            product_transposed<false>(n, wide, D, query.features, CHUNK, state, wide, out, wide);
+            read_sums(n);
+        multiply(used, decays, CHUNK, used);
         for (int64_t i = 0; i < n; ++i) {
             vec<T> total{};
             for (int64_t j = 0; j < padded(std::min(n, (i / STRIP + 1) * STRIP)); j += lanes<T>) {
@@ -175,8 +184,12 @@ struct CausalRow {
         in_strips(n, [&](int64_t first, int64_t some, int64_t last) {
             product<true>(some, wide, last, weights + first * CHUNK, CHUNK, values, wide, out + first * wide, wide);
         });
+        write_quotients(start, n, member);
+    }
+
+    void write_quotients(int64_t start, int64_t n, int64_t member) const {
         for (int64_t i = 0; i < n; ++i) {
-            const int64_t place = (rows_before() + start + i) * a.groups + member;
+            const int64_t place = query_place(start + i, member);
             static_cast<T*>(a.used)[place] = used[i];
             static_cast<T*>(a.logs)[place] = query.logs[i];
             for (int64_t j = 0; j < w; ++j)
@@ -202,7 +215,7 @@ struct CausalRow {
     void load_gradients(int64_t start, int64_t n, int64_t member) {
         clear(rest, CHUNK);
         for (int64_t i = 0; i < n; ++i) {
-            const int64_t place = (rows_before() + start + i) * a.groups + member;
+            const int64_t place = query_place(start + i, member);
             const T* given = static_cast<const T*>(a.gradient) + place * w;
             const T denominator = static_cast<const T*>(a.used)[place];
             T* line = gradients + i * wide;
@@ -256,7 +269,22 @@ struct CausalRow {
                           CHUNK);
         });
         pull_exponents(a.map, query.features, n, feature_gradients);
-        pull_tokens(a.query, query, a.map.m, ((rows_before() + start) * a.groups + member) * d, a.groups * d, n);
+        pull_tokens(a.query, query, a.map.m, query_place(start, member) * d, a.groups * d, n);
+    }
+
+    // Gradients of queries that see all keys, and what they add to R and r.
+    void pull_reads(int64_t start, int64_t n) {
+        const int64_t columns = padded(n);
+        load_gradients(start, n, 0);
+        load_tokens(gradients, wide, nullptr, n, w, turned);
+        product<false>(D, columns, w, state, wide, turned, CHUNK, feature_gradients, CHUNK);
+        product<true>(D, wide, n, query.features, CHUNK, gradients, wide, pulled, wide);
+        for (int64_t j = 0; j < D; ++j) {
+            add_scaled(feature_gradients + j * CHUNK, rest, columns, sums[j]);
+            pulled_sums[j] += dot(query.features + j * CHUNK, rest, columns);
+        }
+        pull_exponents(a.map, query.features, n, feature_gradients);
+        pull_tokens(a.query, query, a.map.m, query_place(start, 0) * d, d, n);
     }
 
     static void multiply(const T* one, const T* other, int64_t n, T* to) {
@@ -310,7 +338,7 @@ struct CausalRow {
 
     // Write the gradients of values and keys.
     void finish_keys(int64_t start, int64_t n) {
-        const int64_t first = rows_before() + start;
+        const int64_t first = row * a.length + start;
         for (int64_t j = 0; j < n; ++j) {
             along[j] += dot(out + j * wide, values + j * wide, w);
             copy(out + j * wide, w, static_cast<T*>(a.value_gradient) + (first + j) * w);
@@ -329,11 +357,11 @@ struct CausalRow {
 
 // Returns whether every exponent is in range; otherwise nothing that was written is of use.
 template <class T>
-bool causal_maps_forward(const CausalMaps& a) {
+bool causal_maps_forward(const MapCall& a) {
     std::atomic<bool> good{true};
     parallel(a.rows, int(a.threads), [&](int64_t row, int) {
         static thread_local Arena arena;
-        CausalRow<T> own(a, row, arena, false);
+        MapRow<T> own(a, row, arena, false);
         own.read_state(a.state), own.scale = static_cast<const T*>(a.scale)[row];
         for (int64_t start = 0; start < a.length && good; start += CHUNK) {
             const int64_t n = std::min(CHUNK, a.length - start);
@@ -346,17 +374,17 @@ bool causal_maps_forward(const CausalMaps& a) {
             copy(own.tops, n, static_cast<T*>(a.tops) + row * a.length + start);
             own.add_keys(n);
         }
-        own.write_state(a.state), static_cast<T*>(a.scale)[row] = own.scale;
+        own.write_state(own.state, own.sums, a.state, row), static_cast<T*>(a.scale)[row] = own.scale;
     });
     return good;
 }
 
 template <class T>
-bool causal_maps_backward(const CausalMaps& a) {
+bool causal_maps_backward(const MapCall& a) {
     std::atomic<bool> good{true};
     parallel(a.rows, int(a.threads), [&](int64_t row, int) {
         static thread_local Arena arena;
-        CausalRow<T> own(a, row, arena, true);
+        MapRow<T> own(a, row, arena, true);
         const T begin = static_cast<const T*>(a.scale)[row], *tops = static_cast<const T*>(a.tops) + row * a.length;
         own.read_state(a.state), own.scale = begin;
         for (int64_t start = 0; start < a.length && good; start += CHUNK) {
@@ -381,9 +409,87 @@ bool causal_maps_backward(const CausalMaps& a) {
             }
             own.finish_keys(start, n);
         }
-        own.write_state(a.state_gradient);
+        own.write_state(own.state, own.sums, a.state_gradient, row);
     });
     return good;
+}
+
+// Call begin(own), function(own, start, n) for the chunks of a part of the tokens and end(own, place), for all parts of all rows.
+template <class T, class Begin, class Function, class End>
+bool in_parts(const MapCall& a, int64_t tokens, bool backward, const Begin& begin, const Function& function,
+              const End& end) {
+    std::atomic<bool> good{true};
+    const int64_t chunks = (tokens + CHUNK - 1) / CHUNK;
+    parallel(a.rows * a.parts, int(a.threads), [&](int64_t task, int) {
+        static thread_local Arena arena;
+        const int64_t part = task % a.parts;
+        MapRow<T> own(a, task / a.parts, arena, backward);
+        begin(own);
+        for (int64_t chunk = chunks * part / a.parts; chunk < chunks * (part + 1) / a.parts && good; ++chunk)
+            if (!function(own, chunk * CHUNK, std::min(CHUNK, tokens - chunk * CHUNK))) good = false;
+        end(own, task);
+    });
+    return good;
+}
+
+// Sum the keys of every part, at the part's own scale: state (N · parts, D, w + 1), scale (N · parts,).
+template <class T>
+bool sum_keys(const MapCall& a) {
+    const auto begin = [](MapRow<T>& own) {
+        clear(own.state, own.D * own.wide), clear(own.sums, own.D);
+        own.scale = LOWEST<T>;
+    };
+    const auto add = [](MapRow<T>& own, int64_t start, int64_t n) {
+        const bool good = own.load_keys(start, n);
+        own.add_keys(n);
+        return good;
+    };
+    return in_parts<T>(a, a.length, false, begin, add, [&](MapRow<T>& own, int64_t place) {
+        own.write_state(own.state, own.sums, a.state, place), static_cast<T*>(a.scale)[place] = own.scale;
+    });
+}
+
+// Write the quotients, denominators and log scales of all queries.
+template <class T>
+bool read_keys(const MapCall& a) {
+    const auto read = [](MapRow<T>& own, int64_t start, int64_t n) {
+        const bool good = own.load_queries(start, n, 0);
+        own.read_sums(n), own.write_quotients(start, n, 0);
+        return good;
+    };
+    return in_parts<T>(
+        a, a.queries, false, [&](MapRow<T>& own) { own.read_state(a.state); }, read, [](MapRow<T>&, int64_t) {});
+}
+
+// Write the gradients of the queries, and R and r of every part to state_gradient, (N · parts, D, w + 1).
+template <class T>
+bool pull_reads(const MapCall& a) {
+    const auto begin = [&](MapRow<T>& own) {
+        own.read_state(a.state);
+        clear(own.pulled, own.D * own.wide), clear(own.pulled_sums, own.D);
+    };
+    const auto pull = [](MapRow<T>& own, int64_t start, int64_t n) {
+        const bool good = own.load_queries(start, n, 0);
+        own.pull_reads(start, n);
+        return good;
+    };
+    return in_parts<T>(a, a.queries, true, begin, pull, [&](MapRow<T>& own, int64_t place) {
+        own.write_state(own.pulled, own.pulled_sums, a.state_gradient, place);
+    });
+}
+
+// Write the gradients of keys and values, from R and r of all queries in state_gradient, (N, D, w + 1).
+template <class T>
+bool pull_keys(const MapCall& a) {
+    const auto begin = [&](MapRow<T>& own) {
+        own.read_state(a.state_gradient), own.scale = static_cast<const T*>(a.scale)[own.row];
+    };
+    const auto pull = [](MapRow<T>& own, int64_t start, int64_t n) {
+        const bool good = own.load_keys(start, n);
+        own.pull_state(n), own.finish_keys(start, n);
+        return good;
+    };
+    return in_parts<T>(a, a.length, true, begin, pull, [](MapRow<T>&, int64_t) {});
 }
 
 }  // namespace hrf

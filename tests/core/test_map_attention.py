@@ -1,4 +1,4 @@
-"""Causal attention by the core: outputs, states and gradients are those of the twin in PyTorch's operations."""
+"""Attention with maps by the core: outputs, states and gradients are those of the twin in PyTorch's operations."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import torch
 
 import hrf
 from hrf import _core as core
+from hrf import tuning
 from hrf._attention import carry
 from hrf._attention.call import runner
-from hrf._attention.causal_core import CompiledMaps
+from hrf._attention.compiled_maps import CompiledMaps
 from hrf._attention.denominator import Denominator
 from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import check
 
 DIM, WIDTH, HEADS = 6, 5, 4
-CHUNK = 64  # of causal_maps.h
+CHUNK = 64  # of affine_features.h
 DTYPES = [torch.float32, torch.float64]
+BOTH = pytest.mark.parametrize("is_causal", [False, True])
 
 pytestmark = pytest.mark.skipif(core.instructions() is None, reason="there is no core")
 
@@ -71,14 +73,18 @@ def twin(monkeypatch):
 @pytest.fixture
 def taken(monkeypatch):
     """Record whether the core served, per forward pass."""
-    found, forward = [], CompiledMaps.forward
+    found = []
 
-    def recorded(self, *args, **options):
-        out = forward(self, *args, **options)
-        found.append(out is not None)
-        return out
+    def record(forward):
+        def recorded(self, *args, **options):
+            out = forward(self, *args, **options)
+            found.append(out is not None)
+            return out
 
-    monkeypatch.setattr(CompiledMaps, "forward", recorded)
+        return recorded
+
+    for name in ("causal", "bidirectional"):
+        monkeypatch.setattr(CompiledMaps, name, record(getattr(CompiledMaps, name)))
     return found
 
 
@@ -94,10 +100,10 @@ def padding(length):
     return ignore
 
 
-def with_gradients(qkv, phi, **options):
+def with_gradients(qkv, phi, *, is_causal=True, **options):
     """Return outputs and the gradients of query, key and value."""
     qkv = [u.detach().requires_grad_() for u in qkv]
-    out = hrf.attention(*qkv, phi, is_causal=True, **options)
+    out = hrf.attention(*qkv, phi, is_causal=is_causal, **options)
     return [out.detach(), *torch.autograd.grad(out, qkv, random(*out.shape, seed=5).to(out.dtype))]
 
 
@@ -116,10 +122,11 @@ def assert_near(received, expected, qkv, bits=10):
 @pytest.mark.parametrize("key_heads", [2, HEADS])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("padded", [False, True])
-def test_outputs_and_gradients(name, heads, key_heads, dtype, padded, twin, taken):
+@BOTH
+def test_outputs_and_gradients(name, heads, key_heads, dtype, padded, is_causal, twin, taken):
     phi, qkv = MAPS[name](heads).to(dtype), tokens(150, key_heads=key_heads, dtype=dtype)
     counts = hrf.Denominator(), hrf.Denominator()
-    options = {"key_padding_mask": padding(150) if padded else None, "scale": 0.7}
+    options = {"key_padding_mask": padding(150) if padded else None, "scale": 0.7, "is_causal": is_causal}
     expected = twin(with_gradients, qkv, phi, **options, denominator=counts[0])
     assert not taken
     assert_near(with_gradients(qkv, phi, **options, denominator=counts[1]), expected, qkv)
@@ -130,18 +137,42 @@ def test_outputs_and_gradients(name, heads, key_heads, dtype, padded, twin, take
 @pytest.mark.parametrize("length", [0, 1, 15, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 1000])
 @pytest.mark.parametrize("name", ["positive", "trigonometric"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_any_length(length, name, dtype, twin, taken):
-    phi, qkv = MAPS[name](None).to(dtype), tokens(length, dtype=dtype)
-    assert_near(with_gradients(qkv, phi), twin(with_gradients, qkv, phi), qkv)
+@BOTH
+def test_any_length(length, name, dtype, is_causal, twin, taken):
+    phi, qkv, options = MAPS[name](None).to(dtype), tokens(length, dtype=dtype), {"is_causal": is_causal}
+    assert_near(with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options), qkv)
     assert taken == [True] * (length > 0)
+
+
+@pytest.mark.parametrize("queries", [0, 1, 70, 400])
+@pytest.mark.parametrize("keys", [1, 70, 400])
+@pytest.mark.parametrize("part", [1, 64, 100, 1000])
+def test_other_lengths_in_parts(queries, keys, part, twin, taken, monkeypatch):
+    """Parts may have no tokens, and parts of other keys may be ignored as a whole."""
+    monkeypatch.setattr(tuning, "TASK_TOKENS", part)
+    monkeypatch.setattr(tuning, "TASKS_PER_THREAD", 100)
+    phi, options = MAPS["matrix and shifts"](None).double(), {"is_causal": False}
+    qkv = [tokens(queries)[0], *tokens(keys)[1:]]
+    options["key_padding_mask"] = padding(keys) if keys > 1 else None
+    assert_near(with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options), qkv)
+    assert taken == [True]
+
+
+def test_one_head_in_parts(threads, twin, taken, monkeypatch):
+    monkeypatch.setattr(tuning, "TASK_TOKENS", 70)
+    phi, qkv = MAPS["positive"](None).double(), [random(1, 1, 500, DIM, seed=n) for n in range(3)]
+    options = {"is_causal": False}
+    assert_near(with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options), qkv)
+    assert taken == [True]
 
 
 @pytest.mark.parametrize("dim", [1, 3, 16, 33])
 @pytest.mark.parametrize("width", [1, 16, 33])
-def test_any_width(dim, width, twin, taken):
+@BOTH
+def test_any_width(dim, width, is_causal, twin, taken):
     phi = hrf.Exponential(dim, n_projections=19, key_shift=torch.ones(dim), seed=0).double()
-    qkv = [random(1, 3, 70, n, seed=n) for n in (dim, dim, width)]
-    assert_near(with_gradients(qkv, phi), twin(with_gradients, qkv, phi), qkv)
+    qkv, options = [random(1, 3, 70, n, seed=n) for n in (dim, dim, width)], {"is_causal": is_causal}
+    assert_near(with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options), qkv)
     assert taken == [True]
 
 
@@ -154,18 +185,21 @@ def test_any_width(dim, width, twin, taken):
         lambda u: u.repeat_interleave(2, -1)[..., ::2],
     ],
 )
-def test_any_layout(key_heads, laid_out, taken):
+@BOTH
+def test_any_layout(key_heads, laid_out, is_causal, taken):
     phi, qkv = MAPS["positive"](None), tokens(100, key_heads=key_heads, dtype=torch.float32)
     other = [laid_out(u) for u in qkv]
     assert not any(u.is_contiguous() for u in other)
-    assert all(map(torch.equal, with_gradients(other, phi), with_gradients(qkv, phi)))
+    received, expected = (with_gradients(u, phi, is_causal=is_causal) for u in (other, qkv))
+    assert all(map(torch.equal, received, expected))
     assert taken == [True, True]
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_every_instruction_set(name, instructions, twin, taken):
-    phi, qkv = MAPS[name](HEADS).float(), tokens(150, dtype=torch.float32)
-    assert_near(with_gradients(qkv, phi), twin(with_gradients, qkv, phi), qkv)
+@BOTH
+def test_every_instruction_set(name, is_causal, instructions, twin, taken):
+    phi, qkv, options = MAPS[name](HEADS).float(), tokens(150, dtype=torch.float32), {"is_causal": is_causal}
+    assert_near(with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options), qkv)
     assert taken == [True]
 
 
@@ -178,13 +212,15 @@ def test_any_number_of_threads(threads, twin, taken):
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("norm", [0.0, 1.0, 10.0, 100.0])
-def test_any_norm(name, dtype, norm, twin, taken):
+@BOTH
+def test_any_norm(name, dtype, norm, is_causal, twin, taken):
     """Keys grow and shrink over time, so that scales jump; denominators may be lost to underflow, not to overflow."""
     phi, qkv = MAPS[name](None).to(dtype), tokens(150, dtype=dtype, size=1)
     sizes = norm * (1 + torch.arange(150, dtype=dtype).mul(0.3).sin()).view(-1, 1) / 2
     qkv[0], qkv[1] = (sizes * u / u.norm(dim=-1, keepdim=True) for u in qkv[:2])
     received, expected = (
-        run(qkv, phi, scale=1.0) for run in (with_gradients, lambda *a, **o: twin(with_gradients, *a, **o))
+        run(qkv, phi, scale=1.0, is_causal=is_causal)
+        for run in (with_gradients, lambda *a, **o: twin(with_gradients, *a, **o))
     )
     assert all(u.isfinite().all() for u in received)
     assert taken == [True]
@@ -246,9 +282,11 @@ def test_pieces_are_the_whole(taken):
 
 
 @pytest.mark.parametrize("rule", ["none", "clamp", "raise"])
-def test_rules_and_rows_without_keys(rule, twin, taken):
+@BOTH
+def test_rules_and_rows_without_keys(rule, is_causal, twin, taken):
     phi, qkv, ignore = MAPS["positive"](None), tokens(100, dtype=torch.float32), padding(100)
-    options = {"key_padding_mask": ignore, "denominator": rule}
+    ignore[0] |= not is_causal
+    options = {"key_padding_mask": ignore, "denominator": rule, "is_causal": is_causal}
     received = with_gradients(qkv, phi, **options)
     assert not received[0][0, :, : 50 + CHUNK // 3].any()
     assert_near(received, twin(with_gradients, qkv, phi, **options), qkv)
@@ -256,38 +294,46 @@ def test_rules_and_rows_without_keys(rule, twin, taken):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype, twin, taken):
-    phi, qkv = MAPS["positive"](None), tokens(100, dtype=dtype)
-    received, expected = with_gradients(qkv, phi), twin(with_gradients, qkv, phi)
+@BOTH
+def test_half_precision(dtype, is_causal, twin, taken):
+    phi, qkv, options = MAPS["positive"](None), tokens(100, dtype=dtype), {"is_causal": is_causal}
+    received, expected = with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options)
     assert taken == [True]
     assert_near(received, expected, [u.to(dtype) for u in qkv], bits=2)
 
 
 @pytest.mark.parametrize("which", ["query", "key"])
-def test_tokens_that_are_not_finite_are_refused(which, taken):
+@BOTH
+def test_tokens_that_are_not_finite_are_refused(which, is_causal, taken):
     phi, qkv = MAPS["matrix and shifts"](None), tokens(100, dtype=torch.float32)
     qkv[which == "key"][0, 0, 70, 0] = torch.nan
     with pytest.raises(ValueError, match="1 value that is NaN or infinite"):
-        hrf.attention(*qkv, phi, is_causal=True)
+        hrf.attention(*qkv, phi, is_causal=is_causal)
     assert taken == [False]
 
 
-def test_ignored_tokens_need_not_be_finite(taken):
+@BOTH
+def test_ignored_tokens_need_not_be_finite(is_causal, taken):
     phi, qkv, ignore = MAPS["positive"](None).double(), tokens(100), padding(100)
-    expected = with_gradients(qkv, phi, key_padding_mask=ignore)
+    options = {"key_padding_mask": ignore, "is_causal": is_causal}
+    expected = with_gradients(qkv, phi, **options)
     for u in qkv[1:]:
         u.masked_fill_(ignore[:, None, :, None], torch.nan)
-    assert all(map(torch.equal, with_gradients(qkv, phi, key_padding_mask=ignore), expected))
+    assert all(map(torch.equal, with_gradients(qkv, phi, **options), expected))
     assert taken == [True, True]
 
 
-def test_angles_out_of_range_and_learned_maps_are_left_to_the_twin(twin, taken):
+@BOTH
+def test_angles_out_of_range_and_learned_maps_are_left_to_the_twin(is_causal, twin, taken):
     phi, qkv = MAPS["trigonometric"](None), tokens(70, dtype=torch.float32, size=1)
     qkv[1][0, 0, 66] *= 1e4
-    assert all(map(torch.equal, with_gradients(qkv, phi), twin(with_gradients, qkv, phi)))
+    options = {"is_causal": is_causal}
+    assert all(
+        map(torch.equal, with_gradients(qkv, phi, **options), twin(with_gradients, qkv, phi, **options))
+    )
     assert taken == [False]
     phi = MAPS["positive"](None)
     phi.projection.omega.requires_grad_()
-    hrf.attention(*qkv, phi, is_causal=True).sum().backward()
+    hrf.attention(*qkv, phi, **options).sum().backward()
     assert phi.projection.omega.grad.isfinite().all()
     assert taken == [False]
