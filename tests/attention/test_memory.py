@@ -73,6 +73,8 @@ CASES = {
     "causal inference": (POSITIVE, [(2, 65_536)], True, False),
     "training": (POSITIVE, [(2, TWICE)], False, True),
     "causal training": (POSITIVE, [(2, TWICE)], True, True),
+    "summaries": ("hrf.SummarisedAttention()", [(2, SHORT), (2, TWICE)], False, True),
+    "causal summaries": ("hrf.SummarisedAttention()", [(2, SHORT), (2, TWICE)], True, True),
     "exact pairs": (EXACT, [(1, TWICE)], True, True),
     **{
         f"heads, {name}": (LONG[name], [(2, 2048), (8, 2048)], False, True) for name in ("angular", "shifted")
@@ -100,6 +102,15 @@ def test_training_holds_no_features(name, peaks):
     # Output, its gradient and three gradients of inputs, a few numbers per row, and the blocks. Features of
     # queries and keys would add twice 256 floats per row, 67 MB.
     assert peaks[name][0] < 2 * TWICE * (5 * 64 + 16) * 4 + (40 << 20)
+
+
+@pytest.mark.parametrize("name", ["summaries", "causal summaries"])
+def test_training_with_summaries_holds_no_matrix_of_pairs(name, peaks):
+    # Lists of exact pairs and of opened clusters grow a little faster than the length; pairs would grow fourfold, and
+    # those of one head alone take a gigabyte.
+    least, most = peaks[name]
+    assert most < 2.5 * least
+    assert most < TWICE**2 * 4 / 2
 
 
 def test_training_holds_no_products_of_exact_pairs(peaks):

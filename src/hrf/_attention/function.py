@@ -12,7 +12,7 @@ from hrf._attention.denominator import Denominator, Rule
 from hrf._attention.dispatch import engine_for
 from hrf._attention.inputs import Inputs, Packing, check, check_map, drop_keys, read_mask
 from hrf._attention.operator import Operands, call_operator, call_summarised, implemented_by, tensors_of
-from hrf._attention.summarised.engine import summarised_attention
+from hrf._attention.summarised.engine import short_causal, summarised_attention
 from hrf._attention.summarised.method import SummarisedAttention
 from hrf.features.base import FeatureMap
 from hrf.numerics import without_autocast
@@ -91,6 +91,11 @@ def attention(
         if method is not None:
             return call_summarised(query, key, value, method, masks, is_causal, scale)
         return call_operator(_operands(query, key, value, feature_map, masks, is_causal, scale, denominator))
+    masks = attn_mask, key_padding_mask, query_padding_mask, cu_seqlens
+    if method is not None and is_causal and all(mask is None for mask in masks):
+        found = short_causal(query, key, value, method, scale)
+        if found is not None:
+            return found
     hidden = None
     if attn_mask is not None:
         causal, hidden = read_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))

@@ -26,7 +26,7 @@ from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
 from hrf.numerics import can_look, check_finite
 
-__all__ = ["Compiled", "summarised_attention"]
+__all__ = ["Compiled", "short_causal", "summarised_attention"]
 
 
 class Compiled:
@@ -158,6 +158,30 @@ def summarised_attention(inputs: Inputs, method: SummarisedAttention, *, is_caus
     if not batch:
         return inputs.query.new_zeros(*inputs.query.shape[:3], value.shape[-1], dtype=inputs.dtype)
     return torch.cat(outputs)[order] if len(outputs) > 1 else outputs[0]
+
+
+def short_causal(
+    query: Tensor, key: Tensor, value: Tensor, method: SummarisedAttention, scale: float | None
+) -> Tensor | None:
+    """Attend exactly to a short sequence without masks, before its checks, which may take as long; `None` elsewhere."""
+    plain = isinstance(query, Tensor) and query.ndim == 4 and query.shape == key.shape and query.numel() > 0
+    if not (plain and query.shape[2] <= min(SHORTEST, BASE) and query.shape[:3] == value.shape[:3]):
+        return None
+    if not (query.dtype == key.dtype == value.dtype and query.dtype in (torch.float32, torch.float64)):
+        return None
+    if method.report is not None or method.rotary is not None or torch.is_autocast_enabled(query.device.type):
+        return None
+    if (
+        method.n_groups is not None
+        or method.n_clusters is not None
+        or not (scale is None or 0 < scale < math.inf)
+    ):
+        return None
+    output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    if not can_look(output):
+        return output
+    flat = output.detach().reshape(-1)
+    return output if math.isfinite(float(torch.dot(flat, flat))) else None
 
 
 def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
