@@ -1,4 +1,8 @@
-"""One step of a draw: weigh branches, and choose one by its weight."""
+"""One step of a draw: weigh branches, and choose one by its weight.
+
+What values rarely need is left out on a CPU where they do not need it, and always done on an accelerator, which would
+have to be waited for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def choose(weights: Tensor, draws: int, generator: Generator | None) -> Tensor:
     """
     ends = weights.cumsum(-1)
     limits = torch.finfo(weights.dtype)
-    if (ends[..., -1] < limits.tiny / limits.eps).any():
+    if not ends.is_cpu or (ends[..., -1] < limits.tiny / limits.eps).any():
         # Sums of subnormal numbers are so coarse that their product with u would round up to the last end.
         ends = (weights / weights.amax(-1, keepdim=True)).cumsum(-1)
     u = torch.rand(
@@ -59,9 +63,10 @@ def branch_weights(products: Tensor, log_scale: Tensor, floor: float) -> Tensor:
     The scale is the largest scale of a branch with mass: long classes without mass do not hide short ones.
     """
     products = F.threshold(products, floor, 0.0, inplace=True)
-    high = finite(log_scale.amax())
-    if high - log_scale.masked_fill(log_scale.isneginf(), torch.inf).amin() < _CLOSE:
-        return products.mul_((log_scale - high).exp())
+    if products.is_cpu:
+        high = finite(log_scale.amax())
+        if high - log_scale.masked_fill(log_scale.isneginf(), torch.inf).amin() < _CLOSE:
+            return products.mul_((log_scale - high).exp())
     scale = torch.where(products > 0, log_scale, -torch.inf)
     return products.mul_(scale.sub_(finite(scale.amax(-1, keepdim=True))).exp_())
 
@@ -90,7 +95,7 @@ def step_down(
         generator: the source of randomness.
     """
     total = weights.sum(-1, keepdim=True)
-    if (hopeless := total == 0).any():
+    if not (hopeless := total == 0).is_cpu or hopeless.any():
         classes = (n_classes - nodes * span).clamp(0, span).to(weights.dtype)
         weights = torch.where(hopeless, classes, weights)
         total = weights.sum(-1, keepdim=True)

@@ -22,6 +22,7 @@ from hrf.distributed.ranks import Group, Ranks
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive, Trigonometric
 from hrf.features.hybrid import AngularHybrid
+from hrf.numerics import can_look
 from hrf.sampling import Sampler, Samples
 
 __all__ = ["MultiheadAttention", "SampledSoftmaxLoss", "TransformerEncoderLayer"]
@@ -505,15 +506,20 @@ class SampledSoftmaxLoss(nn.Module):
                 reduction=self.reduction,
             )
             return losses.view(targets.shape) if self.reduction == "none" else losses
-        counted = classes != self.ignore_index
-        rows, chosen = rows[counted], classes[counted]
-        self.sampler.check_ids(chosen, "targets")
         if not len(classes):
             raise ValueError(f"targets has shape {tuple(targets.shape)}; expected at least one target")
-        losses = self._sampled(rows, chosen, weight, bias, generator)
+        counted = classes != self.ignore_index
+        chosen = classes.where(counted, 0)
+        self.sampler.check_ids(chosen, "targets")
+        if can_look(hidden):
+            found = self._sampled(rows[counted], chosen[counted], weight, bias, generator)
+            losses = found.new_zeros(classes.shape).masked_scatter(counted, found)
+        else:  # the number of targets that count would have to be read
+            found = self._sampled(rows, chosen, weight, bias, generator)
+            losses = found.masked_fill(~counted, 0)
         if self.reduction == "none":
-            return losses.new_zeros(classes.shape).masked_scatter(counted, losses).view(targets.shape)
-        return losses.mean() if self.reduction == "mean" else losses.sum()
+            return losses.view(targets.shape)
+        return losses.sum() / counted.sum() if self.reduction == "mean" else losses.sum()
 
     def _sampled(
         self, rows: Tensor, classes: Tensor, weight: Tensor, bias: Tensor | None, generator: Generator | None

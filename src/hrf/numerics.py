@@ -1,13 +1,15 @@
 """Numbers on a log scale, and checks of values: helpers without state.
 
 Features of real inputs overflow, so they travel as `Features`: values and the logarithm of a scale per row.
-Checks of values run on the CPU only, and never while a tracer follows along (`can_look`).
+Checks of values run on the CPU only, and never while a tracer follows along (`can_look`). With ``HRF_ASSERT=1`` in the
+environment an accelerator asserts, without being waited for, that inputs are finite.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -112,7 +114,11 @@ def can_look(x: Tensor) -> bool:
 
 def check_finite(sums: Tensor, x: Tensor, name: str, traced: bool | None = None) -> None:
     """Refuse ``x`` if any of ``sums``, which its values enter, is not finite; ``traced`` as in `half_square`."""
-    if not sums.is_cpu or (is_traced() if traced is None else traced):
+    if is_traced() if traced is None else traced:
+        return
+    if not sums.is_cpu:
+        if os.environ.get("HRF_ASSERT") == "1":
+            torch._assert_async(sums.detach().isfinite().all(), f"{name} has a value that is not finite")
         return
     total = sums.detach().sum(dtype=torch.promote_types(sums.dtype, torch.float32))
     if not math.isfinite(float(total)):  # far fewer operations than isfinite

@@ -178,6 +178,8 @@ class Projections(Registered, nn.Module):
         heads: with ``heads=H``, H independent draws in one buffer ``(H, m, d)``.
         generator: the source of randomness; PyTorch's global generator by default.
         seed: seed of a new generator, in place of ``generator``.
+        device: of ω, which is drawn where the generator is.
+        dtype: of ω, which is drawn in float64.
     """
 
     omega: Tensor
@@ -191,12 +193,15 @@ class Projections(Registered, nn.Module):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         generator = generator_of(generator, seed)
         # Where the draw comes from, so that `reset_parameters` can repeat it; PyTorch's global generator goes on.
         self._source = None if generator is None else (generator.device, generator.get_state())
-        self.register_buffer("omega", draw(kind, n_projections, dim, heads=heads, generator=generator))
+        omega = draw(kind, n_projections, dim, heads=heads, generator=generator, dtype=dtype, device=device)
+        self.register_buffer("omega", omega)
         self.kind, (*leading, self.n_projections, self.dim) = kind, self.omega.shape
         self.heads = leading[0] if leading else None
 

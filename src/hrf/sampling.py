@@ -16,7 +16,7 @@ from hrf import tuning
 from hrf.checks import check_count, check_positive, check_tensor, check_tensors, generator_of, own_constructor
 from hrf.choice import branch_weights, choose, chosen_products, mixed, step_down, uniform_ids
 from hrf.features.base import FeatureMap
-from hrf.numerics import Features, can_look, check_finite, finite
+from hrf.numerics import Features, can_look, check_finite, finite, without_autocast
 
 __all__ = [
     "ExactSoftmaxSampler",
@@ -72,7 +72,7 @@ class Sampler(nn.Module):
         """
         flat = self.checked_queries(queries, k)
         generator = generator_of(generator, seed, queries.device)
-        with torch.autocast(queries.device.type, enabled=False):  # half precision cannot carry an exponential
+        with without_autocast(queries.device):  # half precision cannot carry an exponential
             ids, log_probs = self._sample(flat, k, generator)
         return Samples(ids.view(*queries.shape[:-1], k), log_probs.view(*queries.shape[:-1], k))
 
@@ -80,7 +80,7 @@ class Sampler(nn.Module):
     def log_prob(self, queries: Tensor, ids: Tensor) -> Tensor:
         """Return log q(id | x) for any classes: ``(..., d), (..., n) -> (..., n)``."""
         flat = self.checked_pairs(queries, ids)
-        with torch.autocast(queries.device.type, enabled=False):
+        with without_autocast(queries.device):
             return self._log_prob(flat, ids.reshape(len(flat), -1)).view(ids.shape)
 
     def update_(self, ids: Tensor, embeddings: Tensor) -> Self:
@@ -202,7 +202,7 @@ class EmbeddingSampler(Sampler):
 
     @torch.no_grad()
     def _refreshed(self, ids: Tensor | None) -> None:
-        with torch.autocast(self.embeddings.device.type, enabled=False):
+        with without_autocast(self.embeddings.device):
             self._refresh(ids)
 
     def _refresh(self, ids: Tensor | None) -> None:

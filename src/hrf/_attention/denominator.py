@@ -77,24 +77,29 @@ class Denominator(Handled):
         if rule not in RULES:
             raise ValueError(f"denominator is {rule!r}; expected one of {', '.join(RULES)}, or a Denominator")
         self.rule: Rule = rule
-        # Tensors, so that no device is waited for.
-        self._rows = self._clamped = self._clipped = torch.zeros((), dtype=torch.long)
-        self._known = (0, 0)  # rows and clamped rows that are not in these
+        # Tensors on the device of the last call, which is not waited for before somebody reads them.
+        self._rows: Tensor | int = 0
+        self._clamped: Tensor | int = 0
+        self._clipped: Tensor | int = 0
 
     @classmethod
     def of(cls, rule: Rule | Denominator) -> Denominator:
-        """Return a rule as it is, or make one from its name."""
-        return rule if isinstance(rule, Denominator) else cls(rule)
+        """Return a rule as it is, or make one from its name, without a handle, which is a tensor on the CPU."""
+        if isinstance(rule, Denominator):
+            return rule
+        found = object.__new__(cls)
+        found.__init__(rule)  # type: ignore[misc]
+        return found
 
     @property
     def rows(self) -> int:
         """Number of denominators seen."""
-        return int(self._rows) + self._known[0]
+        return int(self._rows)
 
     @property
     def clamped(self) -> int:
         """Number of rows whose denominator was too small."""
-        return int(self._clamped) + self._known[1]
+        return int(self._clamped)
 
     @property
     def clipped(self) -> int:
@@ -135,9 +140,9 @@ class Denominator(Handled):
         """Count small denominators and clipped rows, given the number of keys per row; raise if that is the rule."""
         seen = keys > 0
         rows, clamped = seen.sum() * (small.numel() // max(1, seen.numel())), (small & seen).sum()
-        self._rows, self._clamped = self._rows.to(rows.device) + rows, self._clamped.to(rows.device) + clamped
+        self._rows, self._clamped = _plus(self._rows, rows), _plus(self._clamped, clamped)
         if clipped is not None:
-            self._clipped = self._clipped.to(rows.device) + clipped.sum()
+            self._clipped = _plus(self._clipped, clipped.sum())
         if self.rule == "raise" and clamped:
             raise ValueError(
                 f"{int(clamped)} of {int(rows)} denominators are negative, zero or below {FLOOR} of the "
@@ -147,7 +152,11 @@ class Denominator(Handled):
 
     def add(self, rows: int, clamped: int) -> None:
         """Add to the counts."""
-        self._known = self._known[0] + rows, self._known[1] + clamped
+        self._rows, self._clamped = self._rows + rows, self._clamped + clamped
+
+
+def _plus(total: Tensor | int, more: Tensor) -> Tensor:
+    return more + (total.to(more.device) if isinstance(total, Tensor) else total)
 
 
 @torch.no_grad()

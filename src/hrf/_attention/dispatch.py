@@ -65,8 +65,8 @@ def _by_pair(phi: FeatureMap) -> bool:
 
 
 def _by_code(phi: FeatureMap) -> bool:
-    # Blocks of tokens by code depend on values, which the meta device does not have.
-    return angular.serves(phi) and not _is_meta(phi)
+    # Blocks of tokens by code depend on values, for which an accelerator would have to be waited for.
+    return angular.serves(phi) and all(tensor.is_cpu for tensor in phi.buffers())
 
 
 def _is_meta(phi: FeatureMap) -> bool:
@@ -85,7 +85,7 @@ ENGINES = (
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
     Engine("clustered by pair", _by_pair, by_rows(clusters.stream), in_chunks(prepare_clustered, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
-    # A Hybrid of two isotropic bases with an angular coefficient: causal attention uses its features.
+    # A Hybrid of two isotropic bases with an angular coefficient, on a CPU: causal attention uses its features.
     Engine("angular", _by_code, by_rows(angular.stream), in_chunks(carry.prepare, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
     # Any other map with features. The core serves those whose features are functions of affine exponents

@@ -68,7 +68,7 @@ def attention(
             ``"clamp"``, a row whose denominator is far too small returns the mean of the values it sees, and all
             other outputs are clipped to the coordinate-wise minimum and maximum of these values.
         cu_seqlens: integers ``(n + 1,)``: n sequences are packed along L, sequence i from ``cu_seqlens[i]`` to
-            ``cu_seqlens[i + 1]``, and each attends to itself only.
+            ``cu_seqlens[i + 1]``, and each attends to itself only. They are read once: keep them on the CPU.
 
     Returns:
         ``(..., H, L, d_v)``.

@@ -319,13 +319,14 @@ class Packing:
 
     Args:
         inputs: a batch of 1 with all sequences along the length.
-        cu_seqlens: where each of n sequences begins, and the total length, ``(n + 1,)``.
+        cu_seqlens: where each of n sequences begins, and the total length, ``(n + 1,)``; best on the CPU.
     """
 
     def __init__(self, inputs: Inputs, cu_seqlens: Tensor) -> None:
         check_packed(inputs, cu_seqlens)
-        check_starts(cu_seqlens, inputs.key.shape[2])
-        self._inputs, self._batches = inputs, list(_batches(cu_seqlens))
+        starts = cu_seqlens.cpu()  # the only read: everything about places is known on the host then
+        check_starts(starts, inputs.key.shape[2])
+        self._inputs, self._batches = inputs, list(_batches(starts))
         self._groups = inputs.query.shape[2] // max(1, inputs.key.shape[2])
 
     def batches(self) -> Iterator[Inputs]:
@@ -333,7 +334,8 @@ class Packing:
         inputs = self._inputs
         if not self._batches:
             yield inputs
-        for index, filled in self._batches:
+        for host in self._batches:
+            index, filled = (u.to(inputs.key.device, non_blocking=True) for u in host)
             ignore = ~filled if inputs.ignore is None else ~filled | inputs.ignore[0, index]
             sides = (inputs.query, self._groups), (inputs.key, 1), (inputs.value, 1)
             q, k, v = (_take(u, index, groups) for u, groups in sides)
@@ -343,12 +345,11 @@ class Packing:
         """Put the outputs of all batches in the order of the tokens: ``(1, H, L, d_v)``."""
         if not self._batches:
             return outputs[0]
-        pairs = [
-            (index[filled], out.transpose(0, 1).unflatten(2, (-1, self._groups))[:, filled])
-            for (index, filled), out in zip(self._batches, outputs, strict=True)
-        ]
-        order, tokens = zip(*pairs, strict=True)  # (H, tokens, groups, d_v) each
-        return torch.cat(tokens, 1)[:, torch.cat(order).argsort()].flatten(1, 2).unsqueeze(0)
+        places = torch.cat([filled.flatten() for _, filled in self._batches]).nonzero().squeeze(-1)
+        order = torch.cat([index[filled] for index, filled in self._batches]).argsort()
+        tokens = [out.transpose(0, 1).unflatten(2, (-1, self._groups)).flatten(1, 2) for out in outputs]
+        found = torch.cat(tokens, 1)  # (H, places, groups, d_v)
+        return found[:, places[order].to(found.device, non_blocking=True)].flatten(1, 2).unsqueeze(0)
 
 
 def check_packed(inputs: Inputs, cu_seqlens: Tensor) -> None:

@@ -77,6 +77,8 @@ class Angular(Coefficient):
         heads: ``None``, or H for one coefficient per head.
         generator: the source of randomness.
         seed: seed of a new generator, in place of ``generator``.
+        device: of all tensors, which are drawn where the generator is.
+        dtype: of all tensors, which are drawn in float64.
     """
 
     constant = 0.5
@@ -90,6 +92,8 @@ class Angular(Coefficient):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
@@ -97,6 +101,7 @@ class Angular(Coefficient):
         )
         self.dim, self.n_projections, self.heads = self.projection.sizes()
         self.feature_dim = self.n_projections
+        self.to(device=device, dtype=dtype)
 
     def signs(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """Return the bits as ±``scale``: ``(..., L, d) -> (..., L, n)``."""

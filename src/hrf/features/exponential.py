@@ -90,6 +90,8 @@ class Exponential(ExponentialFeatures):
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
         seed: seed of a new generator, in place of ``generator``.
+        device: of all tensors, which are drawn where the generator is.
+        dtype: of all tensors, which are drawn in float64.
 
     The width is m for a real A and 2m for an imaginary or complex one, doubled by ±ω unless A is imaginary.
 
@@ -112,6 +114,8 @@ class Exponential(ExponentialFeatures):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
@@ -125,6 +129,7 @@ class Exponential(ExponentialFeatures):
         signs = 2 if antithetic and self.query_matrix.has_real else 1
         self.n_terms = self.n_projections * signs
         self.feature_dim = self.n_terms * (2 if self.query_matrix.has_imag else 1)
+        self.to(device=device, dtype=dtype)
 
     @classmethod
     def fit(
@@ -253,6 +258,8 @@ class _Isotropic(Exponential):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         shape = shapes_with_heads(heads, (check_count("dim", dim),))[0]
         super().__init__(
@@ -263,6 +270,8 @@ class _Isotropic(Exponential):
             heads=heads,
             generator=generator,
             seed=seed,
+            device=device,
+            dtype=dtype,
         )
 
     @override

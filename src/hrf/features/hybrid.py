@@ -325,6 +325,8 @@ class AngularHybrid(Hybrid):
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
         seed: seed of a new generator, in place of ``generator``.
+        device: of all tensors, which are drawn where the generator is.
+        dtype: of all tensors, which are drawn in float64.
 
     >>> import torch, hrf
     >>> phi = hrf.AngularHybrid(64, n_projections=16, n_coefficient_projections=8)
@@ -344,6 +346,8 @@ class AngularHybrid(Hybrid):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         generator = generator_of(generator, seed)
         bases = bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
@@ -357,6 +361,7 @@ class AngularHybrid(Hybrid):
             "share_projections": share_projections,
             **common,
         }
+        self.to(device=device, dtype=dtype)
 
     @override
     def config(self) -> dict[str, Any]:
@@ -380,6 +385,8 @@ class GaussianHybrid(Hybrid):
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
         seed: seed of a new generator, in place of ``generator``.
+        device: of all tensors, which are drawn where the generator is.
+        dtype: of all tensors, which are drawn in float64.
     """
 
     def __init__(
@@ -395,6 +402,8 @@ class GaussianHybrid(Hybrid):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         generator = generator_of(generator, seed)
         bases = bipolar_bases(dim, n_projections, share_projections, projection, heads, generator)
@@ -410,6 +419,7 @@ class GaussianHybrid(Hybrid):
             "share_projections": share_projections,
             **common,
         }
+        self.to(device=device, dtype=dtype)
 
     @override
     def config(self) -> dict[str, Any]:

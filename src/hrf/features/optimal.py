@@ -48,6 +48,8 @@ class _Tilted(FeatureMap):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.projection = Projections.resolve(
@@ -58,6 +60,7 @@ class _Tilted(FeatureMap):
         leading = () if heads is None else (heads,)
         self.register_buffer("curvature", torch.zeros(*leading, 1, dim))
         self.register_buffer("basis", torch.eye(dim).expand(*leading, dim, dim).clone())
+        self.to(device=device, dtype=dtype)
 
     @property
     @override
@@ -192,6 +195,8 @@ class AsymmetricExponential(DenseExponential):
         heads: ``None``, or H for one map per head.
         generator: the source of randomness.
         seed: seed of a new generator, in place of ``generator``.
+        device: of all tensors, which are drawn where the generator is.
+        dtype: of all tensors, which are drawn in float64.
 
     >>> import torch, hrf
     >>> _ = torch.manual_seed(0)
@@ -213,6 +218,8 @@ class AsymmetricExponential(DenseExponential):
         heads: int | None = None,
         generator: Generator | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             dim,
@@ -221,10 +228,13 @@ class AsymmetricExponential(DenseExponential):
             heads=heads,
             generator=generator,
             seed=seed,
+            device=device,
+            dtype=dtype,
         )
         self.query_matrix, self.key_matrix = matrix_pair(matrix, dim, heads)
         if self.query_matrix.has_imag:
             raise ValueError("matrix has imaginary parts; expected a real one")
+        self.to(device=device, dtype=dtype)
 
     def fit(self, queries: Tensor, keys: Tensor) -> Self:
         """Learn a and Q from ``queries (..., L, d)`` and ``keys (..., S, d)``, head by head; A stays."""

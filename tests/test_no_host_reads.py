@@ -1,0 +1,337 @@
+"""On an accelerator no public call waits for the device: all run on the meta device, which has no values to read.
+
+A call that makes a tensor on the CPU would copy it to the device, so that counts, too. `CALLS` has every public
+callable but those of `READERS`, which says why they read.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import hrf
+from hrf import coefficients, kernels, sampling, theory
+
+DIM, WIDTH = 8, 5
+
+
+def meta(*shape: int, **options: object) -> Tensor:
+    return torch.empty(*shape, device="meta", **options)
+
+
+class Host(TorchDispatchMode):
+    """Counts operations that return a tensor on the CPU; to read a number of the meta device is an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        leaves = tree_leaves(out)
+        if any(u.is_cpu for u in leaves if isinstance(u, Tensor)):
+            self.found[str(func)] += 1
+        return out
+
+
+def query(length: int = 30) -> Tensor:
+    return meta(2, 4, length, DIM)
+
+
+def value(length: int = 30) -> Tensor:
+    return meta(2, 4, length, WIDTH)
+
+
+def on_meta(make: Callable[..., nn.Module], *args: object, **options: object) -> nn.Module:
+    return make(*args, **options, device="meta")
+
+
+def fitted(make: Callable[..., hrf.FeatureMap], **options: object) -> hrf.FeatureMap:
+    x = torch.randn(40, DIM, generator=torch.Generator().manual_seed(0))
+    return make(DIM, n_projections=6, **options).fit(x, x).to("meta")
+
+
+SIZES = {"n_projections": 6}
+BOTH = {**SIZES, "n_coefficient_projections": 4}
+MAPS: dict[str, Callable[[], hrf.FeatureMap]] = {
+    "Positive": lambda: on_meta(hrf.Positive, DIM, **SIZES),
+    "Trigonometric": lambda: on_meta(hrf.Trigonometric, DIM, **SIZES),
+    "Exponential": lambda: on_meta(
+        hrf.Exponential, DIM, **SIZES, matrix=1 + 0.5j * torch.ones(DIM), key_shift=torch.ones(DIM)
+    ),
+    "OptimalPositive": lambda: fitted(hrf.OptimalPositive),
+    "DenseExponential": lambda: fitted(hrf.DenseExponential),
+    "AsymmetricExponential": lambda: fitted(hrf.AsymmetricExponential, matrix=torch.eye(DIM)),
+    "AngularHybrid": lambda: on_meta(hrf.AngularHybrid, DIM, **BOTH),
+    "GaussianHybrid": lambda: on_meta(hrf.GaussianHybrid, DIM, **BOTH, sigma=1.0, radius=1.0),
+    "GaussianKernel": lambda: hrf.GaussianKernel(on_meta(hrf.Positive, DIM, **SIZES)),
+    "Hybrid": lambda: hrf.Hybrid(
+        [on_meta(hrf.Positive, DIM, **SIZES), on_meta(hrf.Trigonometric, DIM, **SIZES)],
+        [on_meta(coefficients.Angular, DIM, n_projections=4)],
+    ),
+}
+
+
+def use_map(name: str) -> Callable[[], None]:
+    phi = MAPS[name]()
+
+    def use() -> None:
+        (
+            phi.queries(query()),
+            phi.scaled_keys(query()),
+            phi.estimate(query(), query(7)),
+            phi.log_kernel(query(), query(7)),
+        )
+        hrf.attention(query(20), query(), value(), phi)
+        hrf.attention(query(), query(), value(), phi, key_padding_mask=meta(2, 30, dtype=torch.bool))
+        for is_causal in (False, True):
+            tokens = [u.requires_grad_() for u in (query(), query(), value())]
+            hrf.attention(*tokens, phi, is_causal=is_causal).sum().backward()
+
+    return use
+
+
+def use_rule() -> Callable[[], object]:
+    phi, rule = MAPS["Trigonometric"](), hrf.Denominator("none")
+    return lambda: hrf.attention(query(), query(), value(), phi, denominator=rule)
+
+
+def use_state() -> Callable[[], None]:
+    phi = MAPS["Positive"]()
+
+    def use() -> None:
+        state = hrf.AttentionState(phi)
+        state.prefill(query(), query(), value())
+        for _ in range(3):
+            state.step(*(u[..., 0, :] for u in (query(), query(), value())))
+
+    return use
+
+
+def use_layer(kind: str) -> Callable[[], None]:
+    make, x = getattr(hrf.nn, kind), meta(2, 9, 16)
+    layers = [
+        make(16, 2, batch_first=True, feature_map=name, device="meta")
+        for name in ("positive", "trigonometric", "angular")
+    ]
+
+    def use() -> None:
+        for layer in layers:
+            arguments = (x, x, x) if kind == "MultiheadAttention" else (x,)
+            out = layer(*arguments)
+            (out[0] if isinstance(out, tuple) else out).sum().backward()
+            layer.eval()(*arguments)
+
+    return use
+
+
+SAMPLERS: dict[str, Callable[[], sampling.Sampler]] = {
+    "ExactSoftmaxSampler": lambda: sampling.ExactSoftmaxSampler(meta(100, DIM)),
+    "SoftmaxSampler": lambda: sampling.SoftmaxSampler(meta(100, DIM), MAPS["Positive"](), radius=1.0),
+    "UniformSampler": lambda: sampling.UniformSampler(100),
+    "LogUniformSampler": lambda: sampling.LogUniformSampler(100),
+}
+
+
+def use_sampler(name: str) -> Callable[[], None]:
+    sampler = SAMPLERS[name]()
+    return lambda: (
+        sampler.sample(meta(7, DIM), 5),
+        sampler.log_prob(meta(7, DIM), meta(7, 3, dtype=torch.long)),
+    )
+
+
+def use_loss() -> Callable[[], None]:
+    losses = [hrf.nn.SampledSoftmaxLoss(make(), 10) for make in SAMPLERS.values()]
+
+    def use() -> None:
+        for loss in losses:
+            hidden, weight = meta(7, DIM).requires_grad_(), meta(100, DIM).requires_grad_()
+            loss(hidden, meta(7, dtype=torch.long), weight).backward()
+
+    return use
+
+
+def use_coefficient(make: Callable[[], nn.Module]) -> Callable[[], None]:
+    made = make()
+    return lambda: (made.queries(query()), made.keys(query()), made.estimate(query(), query(7)))
+
+
+def use_kernel(name: str) -> Callable[[], None]:
+    return lambda: getattr(kernels, name)(query(), query(7))
+
+
+CALLS: dict[str, Callable[[], Callable[[], object]]] = {
+    **{name: lambda name=name: use_map(name) for name in MAPS},
+    "attention": lambda: use_map("Positive"),
+    "AttentionState": use_state,
+    "Denominator": use_rule,
+    "Features": lambda: lambda: hrf.Features(meta(3, 4), meta(3, 1)).unscaled(),
+    "coefficients.Angular": lambda: use_coefficient(
+        lambda: on_meta(coefficients.Angular, DIM, n_projections=4)
+    ),
+    "coefficients.FromFeatureMap": lambda: use_coefficient(
+        lambda: coefficients.FromFeatureMap(MAPS["Positive"]())
+    ),
+    "nn.MultiheadAttention": lambda: use_layer("MultiheadAttention"),
+    "nn.TransformerEncoderLayer": lambda: use_layer("TransformerEncoderLayer"),
+    **{f"kernels.{name}": lambda name=name: use_kernel(name) for name in kernels.__all__},
+}
+
+CALLS |= {
+    "nn.SampledSoftmaxLoss": use_loss,
+    **{f"sampling.{name}": lambda name=name: use_sampler(name) for name in SAMPLERS},
+    "coefficients.Gaussian": lambda: use_coefficient(lambda: coefficients.Gaussian(MAPS["Positive"]())),
+    "coefficients.Indicator": lambda: use_coefficient(
+        lambda: coefficients.Indicator(*torch.randn(2, 3, DIM), pair=(0, 1)).to("meta")
+    ),
+}
+
+# Names that need no device, and those that read, with the reason.
+READERS = {
+    "AccuracyWarning": "a class of warnings",
+    "FeatureMap": "abstract",
+    "SummaryCall": "a record",
+    "SummaryReport": "a record",
+    "coefficients.Coefficient": "abstract",
+    "nn": "listed by their names",
+    "sampling.Sampler": "abstract",
+    "sampling.Samples": "a record",
+    "load": "reads a file",
+    "advise": "fits and measures",
+    "advise_kernel": "fits and measures",
+    "ClusteredHybrid": "sorts tokens by cluster: sizes of clusters are shapes",
+    "GaussianMixture": "fitted by k-means; its features are those of Hybrid",
+    "SummarisedAttention": "plans of exact pairs: sizes of groups and lists are shapes",
+    "Projections": "draws on the device of its generator, where a map is made or redrawn",
+    "projections": "draw ω, where a map is made or redrawn",
+    "catalogue": "makes maps",
+    "distributed": "agrees on calls between processes, by values",
+    "fitting": "sums of data, k-means and square roots of matrices",
+    "learn": "NumPy at its boundary",
+    "theory": "closed-form errors: series end by the size of their terms",
+}
+MODULES = {"coefficients": coefficients, "kernels": kernels, "nn": hrf.nn, "sampling": sampling}
+
+
+def public() -> set[str]:
+    found = set()
+    for name in hrf.__all__:
+        if name in MODULES:
+            module = MODULES[name]
+            found |= {f"{name}.{own}" for own in module.__all__ if callable(getattr(module, own))}
+        else:
+            found.add(name)
+    return found
+
+
+def test_every_public_name_is_called_or_may_read():
+    assert not {*CALLS} & {*READERS}
+    assert public() == {*CALLS, *READERS} - {"nn"}
+    assert all(isinstance(getattr(hrf, name), ModuleType) for name in ("theory", "fitting", "learn"))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_reads_or_makes_a_tensor_on_the_host(name):
+    use = CALLS[name]()
+    with Host() as host:
+        use()
+    assert not host.found
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_packed_sequences_read_their_starts_alone(is_causal):
+    """With starts on the CPU nothing of the device is read: the meta device would raise."""
+    phi, starts = MAPS["Positive"](), torch.tensor([0, 3, 3, 12, 30])
+    out = hrf.attention(
+        *(u[:1] for u in (query(), query(), value())), phi, cu_seqlens=starts, is_causal=is_causal
+    )
+    assert out.is_meta
+    assert out.shape == (1, 4, 30, WIDTH)
+
+
+def test_the_meta_device_notices_a_read():
+    with pytest.raises(RuntimeError, match="meta"):
+        theory.positive_log_mse(query(), query(), 8, orthogonal=True)
+    with Host() as host:
+        torch.zeros(3).sum()
+    assert host.found.total() == 2
+
+
+@pytest.mark.parametrize("ignored", [0, 3, 7])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_without_reads_is_the_loss(ignored, reduction, monkeypatch):
+    """All negatives are drawn by one distribution, so the expectation is known: here every class is a negative."""
+    hidden, weight = (torch.randn(n, DIM, dtype=torch.float64, requires_grad=True) for n in (7, 5))
+    targets = torch.arange(7) % 5
+    targets[:ignored] = -100
+    sampler = sampling.UniformSampler(5)
+    monkeypatch.setattr(
+        sampler,
+        "sample",
+        lambda x, k, g=None: sampling.Samples(torch.arange(5).expand(len(x), 5), torch.zeros(len(x), 5)),
+    )
+    loss = hrf.nn.SampledSoftmaxLoss(sampler, 5, reduction=reduction)
+    found = []
+    for looks in (True, False):
+        monkeypatch.setattr("hrf.nn.can_look", lambda _, looks=looks: looks)
+        out = loss(hidden, targets, weight)
+        found.append((out, *torch.autograd.grad(out.sum(), [hidden, weight])))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+    assert found[0][1].isfinite().all()
+
+
+SCRIPT = """
+import torch, hrf
+from hrf import numerics
+x = torch.full((1, 1, 3, 4), torch.nan, device="meta")
+called = []
+torch._assert_async = lambda *arguments: called.append(arguments)
+hrf.attention(x, x, x, hrf.Positive(4, n_projections=4, device="meta"))
+print(len(called))
+"""
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("", False), ("1", True)])
+def test_a_setting_lets_the_device_assert(setting, expected):
+    environment = os.environ | {"HRF_ASSERT": setting}
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (int(run.stdout) > 0) is expected
+
+
+MAKERS = {
+    "Positive": SIZES,
+    "Trigonometric": SIZES,
+    "Exponential": {**SIZES, "matrix": torch.eye(DIM) + 0.1j, "query_shift": torch.ones(DIM)},
+    "OptimalPositive": SIZES,
+    "DenseExponential": SIZES,
+    "AsymmetricExponential": {**SIZES, "matrix": 2 * torch.eye(DIM)},
+    "AngularHybrid": BOTH,
+    "GaussianHybrid": {**BOTH, "sigma": 1.0, "radius": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_maps_take_device_and_dtype(name, dtype):
+    make = partial(getattr(hrf, name), DIM, **MAKERS[name], seed=0)
+    plain, own, away = make(), make(dtype=dtype), make(dtype=dtype, device="meta")
+    for u, other, moved in zip(plain.buffers(), own.buffers(), away.buffers(), strict=True):
+        assert other.dtype == moved.dtype == dtype
+        assert moved.is_meta
+        eps = max(torch.finfo(v.dtype).eps for v in (u, other))
+        assert (u.double() - other.double()).abs().max() <= eps * u.abs().max()
