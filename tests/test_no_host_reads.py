@@ -280,7 +280,9 @@ def test_a_loss_without_reads_is_the_loss(ignored, reduction, monkeypatch):
     monkeypatch.setattr(
         sampler,
         "sample",
-        lambda x, k, g=None: sampling.Samples(torch.arange(5).expand(len(x), 5), torch.zeros(len(x), 5)),
+        lambda x, k, g=None: sampling.Samples(
+            torch.arange(5).expand(len(x), 5), torch.zeros(len(x), 5).double()
+        ),
     )
     loss = hrf.nn.SampledSoftmaxLoss(sampler, 5, reduction=reduction)
     found = []

@@ -218,6 +218,22 @@ def test_compiled_code_gives_the_same(name, is_causal, backend):
     torch.compiler.reset()
 
 
+@pytest.mark.slow
+@both_ways
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_whole_graphs_for_replays(is_causal):
+    """What is recorded to be replayed without Python: one graph, with attention in it, and no break."""
+    q, k, v = inputs(2)
+    phi = build("positive")
+
+    def attend(q, k, v):
+        return hrf.attention(2 * q, k, v, phi, is_causal=is_causal) + 1
+
+    compiled = torch.compile(attend, fullgraph=True, mode="reduce-overhead")
+    torch.testing.assert_close(compiled(q, k, v), attend(q, k, v))
+    torch.compiler.reset()
+
+
 @every_engine
 @both_ways
 def test_a_redraw_before_the_backward_pass_does_no_harm(name, is_causal):

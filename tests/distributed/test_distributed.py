@@ -12,7 +12,7 @@ import hrf.distributed
 from attention.data import inputs
 from features.registry import MAPS
 from ranked.cases import FAMILIES, bytes_moved, every_case, without_gradients_on_a_rank
-from ranked.layers import every_layer, redraws, refusals
+from ranked.layers import every_layer, fully_sharded, redraws, refusals
 from ranked.processes import run
 from ranked.refusals import every_refusal, missing_in_backward, missing_rank, positive
 from ranked.samplers import measured, updated
@@ -56,6 +56,11 @@ def test_a_rank_without_gradients_takes_part_in_the_backward_pass():
 
 
 # Layers.
+
+
+@pytest.mark.slow
+def test_layers_with_sharded_parameters():
+    assert_small(run(2, fully_sharded))
 
 
 def test_outputs_and_gradients_of_parameters():

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import hrf
@@ -44,6 +45,26 @@ def in_training(causal: bool, ddp: bool, mesh: bool = False) -> dict[str, float]
     for (name, mine), theirs in zip(model.named_parameters(), single.parameters(), strict=True):
         total = mine.grad if ddp else summed(mine.grad)
         found[name] = error(total, theirs.grad)
+    return found
+
+
+def fully_sharded() -> dict[str, float]:
+    """Errors of an encoder layer with parameters sharded over ranks (FSDP2), and a batch item per rank."""
+    size, rank = distributed.get_world_size(), distributed.get_rank()
+    torch.manual_seed(0)
+    single = hrf.nn.TransformerEncoderLayer(
+        WIDTH, 4, 24, dropout=0.0, batch_first=True, feature_map="angular", seed=0, dtype=torch.float64
+    )
+    sharded = copy.deepcopy(single)
+    fully_shard(sharded, mesh=distributed.init_device_mesh("cpu", (size,)))
+    x, weights = random(size, LENGTH, WIDTH), random(size, LENGTH, WIDTH, seed=1)
+    own = slice(rank, rank + 1)
+    out, whole = sharded(x[own]), single(x)
+    (out * weights[own]).sum().mul(size).backward()  # gradients are averaged over ranks
+    (whole * weights).sum().backward()
+    found = {"outputs": error(out, whole[own])}
+    for (name, mine), theirs in zip(sharded.named_parameters(), single.parameters(), strict=True):
+        found[name] = error(mine.grad.full_tensor(), theirs.grad)
     return found
 
 
