@@ -21,7 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import hrf
+from attention.data import inputs
+from features.registry import build
 from hrf import coefficients, kernels, sampling, theory
+from hrf._attention import dispatch
 
 DIM, WIDTH = 8, 5
 
@@ -76,6 +79,9 @@ MAPS: dict[str, Callable[[], hrf.FeatureMap]] = {
     "AngularHybrid": lambda: on_meta(hrf.AngularHybrid, DIM, **BOTH),
     "GaussianHybrid": lambda: on_meta(hrf.GaussianHybrid, DIM, **BOTH, sigma=1.0, radius=1.0),
     "GaussianKernel": lambda: hrf.GaussianKernel(on_meta(hrf.Positive, DIM, **SIZES)),
+    "ClusteredHybrid": lambda: hrf.ClusteredHybrid.fit(
+        *torch.randn(2, 40, DIM), n_clusters=(3, 3), n_projections=4, base="shifted", seed=0
+    ).to("meta"),
     "Hybrid": lambda: hrf.Hybrid(
         [on_meta(hrf.Positive, DIM, **SIZES), on_meta(hrf.Trigonometric, DIM, **SIZES)],
         [on_meta(coefficients.Angular, DIM, n_projections=4)],
@@ -198,7 +204,8 @@ CALLS |= {
     ),
 }
 
-# Names that need no device, and those that read, with the reason.
+# Names that need no device, and those that read, with the reason. (A `ClusteredHybrid` reads where it has exact pairs
+# or moving centres, and in `estimate` with a map per pair.)
 READERS = {
     "AccuracyWarning": "a class of warnings",
     "FeatureMap": "abstract",
@@ -211,7 +218,6 @@ READERS = {
     "load": "reads a file",
     "advise": "fits and measures",
     "advise_kernel": "fits and measures",
-    "ClusteredHybrid": "sorts tokens by cluster: sizes of clusters are shapes",
     "GaussianMixture": "fitted by k-means; its features are those of Hybrid",
     "SummarisedAttention": "plans of exact pairs: sizes of groups and lists are shapes",
     "Projections": "draws on the device of its generator, where a map is made or redrawn",
@@ -259,6 +265,25 @@ def test_packed_sequences_read_their_starts_alone(is_causal):
     )
     assert out.is_meta
     assert out.shape == (1, 4, 30, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "name", ["clustered separable", "clustered shifted", "clustered paper", "angular hybrid"]
+)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_paths_without_reads_give_the_same(name, is_causal, monkeypatch):
+    """On an accelerator maps attend by their features, on a CPU by blocks of tokens with one code or cluster."""
+    phi, found = build(name), []
+    for on_cpu in (True, False):
+        monkeypatch.setattr(dispatch, "_on_cpu", lambda _, on_cpu=on_cpu: on_cpu)
+        qkv = [u.requires_grad_() for u in inputs(2, key_heads=2, length=23)]
+        out = hrf.attention(*qkv, phi, is_causal=is_causal)
+        found.append([out, *torch.autograd.grad(out.square().sum(), qkv)])
+        assert (dispatch.engine_for(phi).name == "dense") is not on_cpu
+    for a, b in zip(*found, strict=True):
+        assert (a - b).abs().max() <= 1e-8 * max(
+            1, float(a.abs().max())
+        )  # float64 through a few cancellations
 
 
 def test_the_meta_device_notices_a_read():

@@ -92,9 +92,10 @@ def test_fitted_tensors_cannot_be_drawn():
         phi.reset_parameters()
 
 
-def test_clusters_need_values():
+def test_moving_centres_need_values():
     x = torch.randn(60, 4)
-    phi = hrf.ClusteredHybrid.fit(x, x, n_clusters=(2, 2), n_projections=4, seed=0).to("meta")
+    sizes = {"n_clusters": (2, 2), "n_projections": 4, "base": "shifted", "recenter": True}
+    phi = hrf.ClusteredHybrid.fit(x, x, **sizes, seed=0).to("meta")
     u = torch.empty(1, 1, 5, 4, device="meta")
     with pytest.raises(NotImplementedError, match="needs their values"):
         hrf.attention(u, u, u, phi)

@@ -56,21 +56,24 @@ class Engine(NamedTuple):
     compiled: str
 
 
+# Tokens sorted by cluster or code are blocks whose sizes depend on values: an accelerator would have to be waited for.
+# There, maps with features attend by their features.
+
+
 def _by_residual(phi: FeatureMap) -> bool:
-    return isinstance(phi, ClusteredHybrid) and not phi.per_pair
+    return isinstance(phi, ClusteredHybrid) and not phi.per_pair and (_on_cpu(phi) or not phi.factorised)
 
 
 def _by_pair(phi: FeatureMap) -> bool:
-    return isinstance(phi, ClusteredHybrid) and phi.per_pair
+    return isinstance(phi, ClusteredHybrid) and phi.per_pair and (_on_cpu(phi) or not phi.factorised)
 
 
 def _by_code(phi: FeatureMap) -> bool:
-    # Blocks of tokens by code depend on values, for which an accelerator would have to be waited for.
-    return angular.serves(phi) and all(tensor.is_cpu for tensor in phi.buffers())
+    return angular.serves(phi) and _on_cpu(phi)
 
 
-def _is_meta(phi: FeatureMap) -> bool:
-    return any(tensor.is_meta for tensor in phi.buffers())
+def _on_cpu(phi: FeatureMap) -> bool:
+    return all(tensor.is_cpu for tensor in phi.buffers())
 
 
 def _has_features(phi: FeatureMap) -> bool:
@@ -99,10 +102,11 @@ ENGINES = (
 def engine_for(feature_map: FeatureMap) -> Engine:
     """Return the first engine that serves a map."""
     check_map(feature_map)
-    if isinstance(feature_map, ClusteredHybrid) and _is_meta(feature_map):
+    clustered = isinstance(feature_map, ClusteredHybrid) and not feature_map.factorised
+    if clustered and any(tensor.is_meta for tensor in feature_map.buffers()):
         raise NotImplementedError(
-            "attention with a ClusteredHybrid sorts tokens by cluster, which needs their values; expected tensors on "
-            "another device than meta"
+            "attention with exact pairs or moving centres of a ClusteredHybrid sorts tokens by cluster, which needs "
+            "their values; expected tensors on another device than meta"
         )
     for engine in ENGINES:
         if engine.serves(feature_map):
