@@ -1,66 +1,110 @@
-"""Self-contained HTML pages: style and images are inside."""
+"""Self-contained HTML pages: style, images, scripts and their data are inside.
+
+Style and scripts are in ``assets/``, compiled from ``web/src`` (``make web``). Tables are in the page without scripts, too.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
+from typing import Any
 
-__all__ = ["image", "page", "row", "table"]
+from hrf.atomic_write import write
 
-_NARROW = "max-width: 44rem"
-_STYLE = f"""
-:root {{ color-scheme: light; }}
-body {{ font: 16px/1.55 system-ui, sans-serif; color: #222; background: #fff; margin: 2.5rem auto;
-  max-width: 68rem; padding: 0 1.25rem; }}
-h1 {{ font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; }}
-h2 {{ font-size: 1.15rem; margin: 2.2rem 0 .6rem; }}
-.about {{ color: #666; margin: 0 0 1.4rem; }}
-.warning {{ border-left: 4px solid #D55E00; background: #fdf3ec; padding: .7rem 1rem; }}
-img {{ width: 100%; height: auto; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }}
-th, td {{ padding: .28rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }}
-th:first-child, td:first-child, th.note, td.note {{ text-align: left; }}
-td.note {{ white-space: normal; color: #666; }}
-tr.best td {{ font-weight: 650; background: #eef8f4; }}
-tr.uniform td {{ color: #666; font-style: italic; }}
-table.claims td, table.claims th {{ text-align: left; white-space: normal; vertical-align: top; }}
-td.verdict {{ font-weight: 650; white-space: nowrap !important; }}
-.holds td.verdict {{ color: #00694d; }}
-.partly td.verdict {{ color: #8a5a00; }}
-.fails td.verdict {{ color: #a83a00; }}
-pre {{ background: #f6f6f6; padding: .9rem 1.1rem; overflow-x: auto; font-size: .9rem; border-radius: 4px; }}
-small {{ color: #666; }}
-@media ({_NARROW}) {{
-  body {{ margin: 1.2rem auto; padding: 0 .8rem; }}
-  h1 {{ font-size: 1.3rem; }}
-  code {{ overflow-wrap: anywhere; }}
-  table.claims, table.claims tbody, table.claims tr, table.claims td {{ display: block; }}
-  table.claims thead {{ display: none; }}
-  table.claims tr {{ border-bottom: 2px solid #ddd; padding: .5rem 0; }}
-  table.claims td {{ border: 0; padding: .1rem 0; }}
-  table.claims td:empty {{ display: none; }}
-  table.claims td[data-name]::before {{ content: attr(data-name) ": "; color: #666; font-weight: 400; }}
-  td.verdict {{ white-space: normal !important; }}
-}}
+__all__ = ["as_json", "heads_page", "image", "page", "row", "save", "table"]
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("hrf") / "assets" / name).read_text(encoding="utf-8")
+
+
+def page(title: str, body: str, data: Mapping[str, Any] | None = None) -> str:
+    """Return a whole document.
+
+    Args:
+        title: a text.
+        body: HTML. Parts of class ``plain`` are for readers without scripts, and are hidden from others if there are data.
+        data: what the script of reports draws in the element ``live`` of the body.
+    """
+    script = "" if data is None else f"""<script type="application/json" id="data">{as_json(data)}</script>
+<script>{_asset("pages.js")}</script>
 """
-
-
-def page(title: str, body: str) -> str:
-    """Return a whole document; ``body`` is HTML, ``title`` is text."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{_STYLE}</style>
+<link rel="icon" href="data:,">
+<style>{_asset("pages.css")}</style>
 </head>
 <body>
-{body}</body>
+<main>
+{body}</main>
+{script}</body>
 </html>
 """
+
+
+def as_json(data: Any) -> str:
+    """Write JSON that may stand in a page: no text ends its element, and what is not finite is ``null``."""
+    plain = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return plain.replace("<", "\\u003c")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def heads_page(
+    title: str,
+    sentences: Iterable[str],
+    layers: Sequence[str],
+    errors: Sequence[Sequence[float]],
+    shares: Sequence[Sequence[float]],
+    *,
+    row_name: str = "layer",
+) -> str:
+    """Return the page of a model's attention: a heat map over layers and heads, and all heads, worst first.
+
+    Args:
+        title: the headline.
+        sentences: what was found.
+        layers: names of the rows.
+        errors: relative error of the output, by layer and head.
+        shares: share of pairs that were computed exactly, by layer and head.
+        row_name: what a row is.
+    """
+    heads = [
+        (layer, head, error, share)
+        for layer, *numbers in zip(layers, errors, shares, strict=True)
+        for head, (error, share) in enumerate(zip(*numbers, strict=True))
+    ]
+    heads.sort(key=lambda one: -one[2] if math.isfinite(one[2]) else -math.inf)
+    rows = (row([layer, f"{head}", f"{error:.3g}", f"{share:.1%}"]) for layer, head, error, share in heads)
+    plain = table([row_name, "head", "error", "exact pairs"], rows)
+    words = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences)
+    body = f"""<h1>{escape(title)}</h1>
+{words}<div id="live"></div>
+<div class="plain wide">{plain}</div>
+"""
+    found = {"kind": "heads", "row": row_name, "layers": layers, "errors": errors, "shares": shares}
+    return page(title, body, found)
+
+
+def save(text: str, path: Any) -> None:
+    """Write a page to a file."""
+    write(path, text.encode())
 
 
 def image(drawing: bytes, description: str, narrow: bytes | None = None) -> str:
@@ -68,7 +112,7 @@ def image(drawing: bytes, description: str, narrow: bytes | None = None) -> str:
     wide = f'<img alt="{escape(description)}" src="{_data(drawing)}">'
     if narrow is None:
         return wide
-    return f'<picture><source media="({_NARROW})" srcset="{_data(narrow)}">{wide}</picture>'
+    return f'<picture><source media="(max-width: 44rem)" srcset="{_data(narrow)}">{wide}</picture>'
 
 
 def _data(drawing: bytes) -> str:

@@ -1,0 +1,1 @@
+"""Sources of the explorer: `tables` computes its numbers, ``explorer.js`` draws them."""
