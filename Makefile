@@ -10,7 +10,7 @@ OLDEST := .venv-oldest
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 .PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-start bench-distributed bench-kernel-methods example-minilm example-decoder example-sampled-softmax \
-	readme supported-models clean help
+	readme supported-models web explorer browser clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ —/'
@@ -123,6 +123,17 @@ readme: $(VENV)/.installed   ## write the tables of README.md and of the docs fr
 
 supported-models: $(VENV)/.installed   ## write the table of docs/supported-models.md: check every architecture of Transformers
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.supported_models
+
+web:             ## the explorer and the scripts of reports from web/src; needs Node
+	cd web && npm install --silent --no-audit --no-fund --no-package-lock && npm run --silent check && npm run --silent build
+
+explorer: $(VENV)/.bench   ## the numbers of the explorer, and the time of its frames
+	OMP_NUM_THREADS=1 $(BIN)/python -m web.tables
+	$(BIN)/python -m web.browser
+
+browser: $(VENV)/.installed   ## Chromium and what drives it, for the tests of pages; as root on Debian
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
 
 clean:           ## remove the environment, compiled core, results and the site
 	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_core/*.so results site dist

@@ -11,7 +11,7 @@ import hrf
 SOURCE = Path(hrf.__file__).parent
 
 # Rooms in the order of the flow. `theory` comes before everything it is to witness.
-ROOMS = ["checks", "atomic_write", "numerics", "registry", "tuning", "_core", "kernels", "theory"]
+ROOMS = ["checks", "atomic_write", "pages", "numerics", "registry", "tuning", "_core", "kernels", "theory"]
 ROOMS += [
     "projections",
     "fitting",
@@ -23,7 +23,7 @@ ROOMS += [
     "distributed",
     "nn",
 ]
-ROOMS += ["pages", "report", "integrations", "advice", "learn", "read_arrays", "cli", "__main__"]
+ROOMS += ["report", "integrations", "advice", "learn", "read_arrays", "cli", "__main__"]
 
 
 def imports(path: Path) -> set[str]:

@@ -1,6 +1,6 @@
 """Numbers of the explorer: ``python -m web.tables`` writes docs/explorer/tables.js.
 
-The page draws these numbers and computes none of its own: its sliders stop at the values that are tabulated here, so that
+The page draws these numbers and computes none of its own: its sliders stop at the values that are tabulated here, and
 nothing is interpolated. Errors are closed forms of `hrf.theory`, by way of the maps; rows of softmax are estimates of
 maps; summarised attention is one head of MiniLM-L6 on a passage of WikiText-2, planned and computed by `hrf.attention`.
 """
@@ -25,7 +25,20 @@ from hrf._attention.summarised.plan import Heads, Plan
 from hrf._attention.summarised.read import make_plan
 from hrf.report import progress, write
 
-__all__ = ["AXES", "DIM", "FAMILIES", "HEAD", "ROW", "build", "errors", "flops", "main", "maps", "rows", "summarised"]
+__all__ = [
+    "AXES",
+    "DIM",
+    "FAMILIES",
+    "HEAD",
+    "ROW",
+    "build",
+    "errors",
+    "flops",
+    "main",
+    "maps",
+    "rows",
+    "summarised",
+]
 
 OUT = Path(__file__).parents[1] / "docs" / "explorer" / "tables.js"
 DIM = 64
@@ -36,7 +49,7 @@ AXES: dict[str, list[Any]] = {
     "m": [8, 16, 32, 64, 128, 256],
     "n": [1, 4, 8, 16, 32],
     "r": [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0],
-    "theta": [*range(0, 181, 4)],
+    "theta": [0, 1, 2, *range(4, 177, 4), 178, 179, 180],
 }
 # The axes that matter to a family, in the order of `AXES`.
 FAMILIES = {
@@ -94,7 +107,7 @@ def errors(family: str, settings: dict[str, Any]) -> Tensor:
 
 
 def settings_of(family: str) -> list[dict[str, Any]]:
-    """Return all settings of a family but the angle, the last axis changing fastest; other axes have their first value."""
+    """Return all settings of a family but the angle, the last axis fastest; other axes have their first value."""
     found = [{name: values[0] for name, values in AXES.items() if name != "theta"}]
     for name in FAMILIES[family][:-1]:
         found = [{**one, name: value} for one in found for value in AXES[name]]
@@ -124,7 +137,7 @@ def maps() -> list[dict[str, Any]]:
             for n in AXES["n"] if "n" in axes else AXES["n"][:1]:
                 own = {"m": m, "n": n, "sigma": 1.0, "projection": "orthogonal"}
                 worst = [float(f"{errors(family, {**own, 'r': r}).max():.4g}") for r in AXES["r"]]
-                line = code(family, **own, r=1.0)
+                line = code(family, **own, r=0).replace("radius=0", "radius=RADIUS")  # the page's
                 found.append({"family": family, "code": line, "flops": flops(family, m, n), "worst": worst})
     return found
 
@@ -173,9 +186,7 @@ def summarised() -> dict[str, Any]:
     settings = []
     for tau in HEAD["tau"]:
         report = hrf.SummaryReport()
-        method = hrf.SummarisedAttention(
-            tolerance=tau, n_groups=sizes[0], n_clusters=sizes[1], report=report
-        )
+        method = hrf.SummarisedAttention(tolerance=tau, n_groups=sizes[0], n_clusters=sizes[1], report=report)
         out = hrf.attention(q, k, v, method, scale=1.0)
         plan = make_plan(Heads(q[0], k[0], v[0], real, real), *sizes, torch.tensor([tau]).double())
         orders = [parts.tokens[0][parts.filled[0]] for parts in (plan.groups, plan.clusters)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         SummaryReport,
         attention,
     )
-    from hrf.advice import advise, advise_kernel
+    from hrf.advice import advise, advise_heads, advise_kernel
     from hrf.features import coefficients
     from hrf.features.base import FeatureMap, load
     from hrf.features.clustered import ClusteredHybrid
@@ -66,6 +66,7 @@ __all__ = [
     "SummaryReport",
     "Trigonometric",
     "advise",
+    "advise_heads",
     "advise_kernel",
     "attention",
     "catalogue",
@@ -92,7 +93,7 @@ _NAMES = {
         "SummaryReport",
         "attention",
     ),
-    "hrf.advice": ("advise", "advise_kernel"),
+    "hrf.advice": ("advise", "advise_heads", "advise_kernel"),
     "hrf.features": ("coefficients",),
     "hrf.features.base": ("FeatureMap", "load"),
     "hrf.features.clustered": ("ClusteredHybrid",),

@@ -1,6 +1,6 @@
 """Self-contained HTML pages: style, images, scripts and their data are inside.
 
-Style and scripts are in ``assets/``, compiled from ``web/src`` (``make web``). Tables are in the page without scripts, too.
+Style and scripts are in ``assets/``, compiled from ``web/src``. Without scripts, pages show their tables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from hrf.atomic_write import write
 __all__ = ["as_json", "heads_page", "image", "page", "row", "save", "table"]
 
 
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"  # no network
+)
+
+
 @cache
 def _asset(name: str) -> str:
     return (files("hrf") / "assets" / name).read_text(encoding="utf-8")
@@ -29,17 +34,22 @@ def page(title: str, body: str, data: Mapping[str, Any] | None = None) -> str:
 
     Args:
         title: a text.
-        body: HTML. Parts of class ``plain`` are for readers without scripts, and are hidden from others if there are data.
+        body: HTML. With data, parts of class ``plain`` are hidden from readers with scripts.
         data: what the script of reports draws in the element ``live`` of the body.
     """
-    script = "" if data is None else f"""<script type="application/json" id="data">{as_json(data)}</script>
+    script = (
+        ""
+        if data is None
+        else f"""<script type="application/json" id="data">{as_json(data)}</script>
 <script>{_asset("pages.js")}</script>
 """
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{escape(title)}</title>
 <link rel="icon" href="data:,">
 <style>{_asset("pages.css")}</style>
@@ -107,16 +117,10 @@ def save(text: str, path: Any) -> None:
     write(path, text.encode())
 
 
-def image(drawing: bytes, description: str, narrow: bytes | None = None) -> str:
-    """Embed a PNG in the page, and another one for narrow screens, if there is one."""
-    wide = f'<img alt="{escape(description)}" src="{_data(drawing)}">'
-    if narrow is None:
-        return wide
-    return f'<picture><source media="(max-width: 44rem)" srcset="{_data(narrow)}">{wide}</picture>'
-
-
-def _data(drawing: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(drawing).decode()}"
+def image(drawing: bytes, description: str) -> str:
+    """Embed a PNG in the page."""
+    data = base64.b64encode(drawing).decode()
+    return f'<img alt="{escape(description)}" src="data:image/png;base64,{data}">'
 
 
 def table(header: Iterable[str], rows: Iterable[str], classes: Sequence[str] = (), style: str = "") -> str:

@@ -27,11 +27,12 @@ _WINE_NORM = 1.0
 _MOST_INFLATED = 1032  # zlib never makes a file longer than this many times
 
 
-def read_array(location: str) -> Tensor:
+def read_array(location: str, *, heads: bool = False) -> Tensor:
     """Read a finite matrix ``(N, d)`` in float64.
 
     Args:
         location: a path, or ``FILE:NAME`` for one of several arrays.
+        heads: whether there may be one matrix per head, ``(H, N, d)``.
     """
     path, name = _split_location(location)
     reader = _READERS.get(path.suffix.lower())
@@ -40,10 +41,11 @@ def read_array(location: str) -> Tensor:
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     array = _read(reader, path, name)
-    if array.is_complex() or array.ndim != 2:
+    if array.is_complex() or array.ndim not in ((2, 3) if heads else (2,)):
         kind = "complex numbers" if array.is_complex() else "numbers"
         raise ValueError(
             f"{location} holds {kind} of shape {tuple(array.shape)}; expected a real matrix (N, d)"
+            + (", or (heads, N, d)" if heads else "")
         )
     if not array.numel():
         raise ValueError(f"{location} is empty: its shape is {tuple(array.shape)}")

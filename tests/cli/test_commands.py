@@ -98,16 +98,15 @@ def test_advise_on_the_built_in_data(advised):
 def test_the_page_stands_alone_and_its_snippet_runs(advised, monkeypatch):
     _, out = advised
     text = (out / "report.html").read_text(encoding="utf-8")
-    assert "://" not in text
-    assert text.count("data:image/png;base64,") == 2  # for wide and for narrow screens
-    assert "<picture><source media=" in text
-    assert not re.search(r"<(script|link|iframe)|@import|url\(", text)
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+    assert "default-src 'none'" in text
+    assert not re.search(r"<iframe|@import|[:\s]url\(|<(script|link)[^>]*(src|href)=\"(?!data:)", text)
     stored = json.loads((out / "advice.json").read_text(encoding="utf-8"))
     for candidate in stored["ranking"] + stored["beyond"]:
         assert f"<td>{html.escape(candidate['name'])}</td>" in text
     monkeypatch.chdir(out)
     queries, keys = read_arrays.wine(0)
-    snippet = html.unescape(re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1])
+    snippet = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", text, re.DOTALL)[1])
     assert len(snippet.splitlines()) == 4
     ones = torch.ones(89, 2, dtype=torch.float64)
     namespace = {"queries": queries, "keys": keys, "values": ones}
@@ -120,6 +119,32 @@ def test_one_seed_gives_one_advice(advised, tmp_path):
     assert run("advise", "--budget", "32", "--out", str(tmp_path)).exit_code == 0
     for name in ("advice.json", "best.safetensors"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_advise_for_each_head(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    queries, keys = (u.numpy() for u in read_arrays.wine(0))
+    np.save(tmp_path / "q.npy", np.stack([queries, 2 * queries]))
+    np.save(tmp_path / "k.npy", np.stack([keys, 2 * keys]))
+    files = [str(tmp_path / "q.npy"), str(tmp_path / "k.npy")]
+    result = run("advise", *files, "--budget", "16", "--out", str(tmp_path / "out"), "--open")
+    assert result.exit_code == 0, result.output
+    assert opened == [str(tmp_path / "out" / "report.html")]
+    first, second = json.loads((tmp_path / "out" / "advice.json").read_text(encoding="utf-8"))
+    assert second["settings"]["query_norm"] == pytest.approx(2 * first["settings"]["query_norm"])
+    alone = hrf.advise(queries, keys, budget=16).to_dict()
+    assert first == json.loads(json.dumps(alone))
+    for head, found in enumerate((first, second)):
+        phi = hrf.load(tmp_path / "out" / f"best-{head}.safetensors")
+        assert phi.feature_dim == found["ranking"][0]["state"]
+    one = run("advise", files[0], str(tmp_path / "out" / "best-0.safetensors:nothing"))
+    assert one.exit_code == 2
+    np.save(tmp_path / "k.npy", keys)
+    result = run("advise", *files)
+    assert result.stderr.startswith(
+        "hrf: the shapes are queries (2, 89, 13), keys (89, 13); expected (heads, N, d)"
+    )
 
 
 def test_advise_on_files(tmp_path, monkeypatch):
@@ -201,7 +226,7 @@ def test_advise_for_kernel_machines(table, tmp_path, monkeypatch):
     assert f"{name} has the smallest error" in " ".join(result.stdout.split())
     monkeypatch.chdir(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    snippet = html.unescape(re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)[1])
+    snippet = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1])
     rows = np.loadtxt(table / "x.csv", delimiter=",")
     namespace = {"rows": rows}
     exec(snippet, namespace)

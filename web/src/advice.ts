@@ -40,7 +40,7 @@ export function advicePage(data: AdviceData): HTMLElement[] {
   const budgets = [...new Set(data.heads.flatMap((head) => head.maps.map((map) => map.budget)))].sort((a, b) => a - b);
   const families = [...new Set(data.heads.flatMap((head) => head.maps.map((map) => map.family)))];
   const several = data.heads.length > 1;
-  let [head, shown, cost] = [0, families, "width" as keyof typeof COSTS];
+  let [head, shown, cost] = [0, families, "flops" as keyof typeof COSTS];
   let budget = budgets[budgets.length - 1];
   let chosen: Candidate | null = null;
 
@@ -59,7 +59,6 @@ export function advicePage(data: AdviceData): HTMLElement[] {
   const table = new Table<Candidate>(
     [
       { name: "map", text: family, value: (map) => map.name },
-      { name: "family", text: (map) => map.family, value: (map) => map.family },
       { name: "width", text: (map) => count(map.width), value: (map) => map.width },
       { name: "state", text: (map) => count(map.state), value: (map) => map.state },
       { name: "FLOPs", text: (map) => count(map.flops), value: (map) => map.flops },
@@ -115,7 +114,7 @@ export function advicePage(data: AdviceData): HTMLElement[] {
   }
 
   function drawHeat(): void {
-    const names = [...new Set(data.heads.flatMap((one) => one.maps.filter((map) => map.budget === budget && shown.includes(map.family)).map((map) => map.name)))];
+    const names = [...new Set(data.heads.flatMap((one) => one.maps.filter((map) => map.ranked && map.budget === budget && shown.includes(map.family)).map((map) => map.name)))];
     const of = (name: string, place: number) => data.heads[place].maps.find((map) => map.name === name && map.budget === budget) ?? null;
     heat.replaceChildren(
       heatmap({

@@ -29,7 +29,7 @@ export function slider(
       changed(chosen);
     },
   });
-  return h("div", { class: "control" }, h("label", { for: id }, label), input, output);
+  return h("div", { class: "control" }, h("label", { for: id }, label), output, input);
 }
 
 /** A choice of one value. */

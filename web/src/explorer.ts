@@ -172,7 +172,7 @@ function drawRow(): void {
   rowReadout.replaceChildren(
     table(
       `Draw ${Number(state.draw) + 1} of ${T.row.redraws}`,
-      ["", "exact", "this draw", "mean of all draws"],
+      ["weight", "exact", "this draw", "mean of all draws"],
       [["heaviest key", percent(T.row.exact[0]), percent(now[0]), percent(mean[0])]],
     ),
     h("p", {}, negative ? `${negative} of ${keys} weights are negative.` : "No weight is negative."),
@@ -247,7 +247,7 @@ function showMap(k: number): void {
     table("Chosen map", ["family", "worst error", "FLOPs per vector"], [[named(map.family), number(map.worst[radius()]), count(map.flops)]]),
     costCode.element,
   );
-  costCode.show(map.code);
+  costCode.show(map.code.replace("RADIUS", state.radius));
 }
 
 const radius = () => texts(T.axes.r).indexOf(state.radius);

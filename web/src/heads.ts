@@ -11,7 +11,7 @@ export interface HeadsData {
   row: string;
   layers: string[];
   /** By layer and head; layers may have different numbers of heads. */
-  errors: number[][];
+  errors: (number | null)[][];
   shares: number[][];
 }
 
@@ -24,12 +24,12 @@ interface Head {
 
 export function headsPage(data: HeadsData): HTMLElement[] {
   const heads: Head[] = data.errors.flatMap((errors, layer) =>
-    errors.map((error, head) => ({ layer, head, error, share: data.shares[layer][head] })),
+    errors.map((error, head) => ({ layer, head, error: error ?? Infinity, share: data.shares[layer][head] })),
   );
   heads.sort((a, b) => b.error - a.error);
   const most = Math.max(...data.errors.map((errors) => errors.length));
   const map = h("div");
-  const padded = (numbers: number[]) => Array.from({ length: most }, (_, k) => numbers[k] ?? null);
+  const padded = (numbers: (number | null)[]) => Array.from({ length: most }, (_, k) => numbers[k] ?? null);
 
   function draw(kind: string): void {
     const errors = kind === "error";

@@ -7,8 +7,8 @@ advisor.py         data, `Advice` and `advise`; kernel_advisor.py has maps by na
 figure.py, page.py the report
 """
 
-from hrf.advice.advisor import Advice, advise
+from hrf.advice.advisor import Advice, advise, advise_heads
 from hrf.advice.findings import Candidate
 from hrf.advice.kernel_advisor import advise_kernel
 
-__all__ = ["Advice", "Candidate", "advise", "advise_kernel"]
+__all__ = ["Advice", "Candidate", "advise", "advise_heads", "advise_kernel"]

@@ -20,7 +20,7 @@ from hrf.checks import not_finite
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Positive
 
-__all__ = ["FAILURES", "Advice", "Progress", "advise", "as_vectors"]
+__all__ = ["FAILURES", "Advice", "Progress", "advise", "advise_heads", "as_vectors"]
 
 # Queries, keys and values that `advise` was given: checked, scaled and split.
 
@@ -268,6 +268,35 @@ def advise(
     options = {"budget": budget, "unit": unit, "n_redraws": n_redraws, "seed": seed, "scale": scale}
     settings = _settings(data, problem, length=length or len(data.keys), **options)
     return _ranked(settings, fit, problem, held_out.queries[:_TIMED].float(), progress)
+
+
+def advise_heads(
+    queries: Any, keys: Any, values: Any = None, *, progress: Progress | None = None, **options: Any
+) -> tuple[Advice, ...]:
+    """Do as `advise` for each head of attention.
+
+    Args:
+        queries: ``(H, N, d)``.
+        keys: ``(H, S, d)``.
+        values: ``(H, S, d_v)``, or ``None``.
+        progress: called with the name of a candidate, the number of candidates done and the number of all.
+        **options: other arguments of `advise`.
+    """
+    given = {"queries": queries, "keys": keys} | ({} if values is None else {"values": values})
+    sizes = {name: tuple(u.shape) for name, u in given.items()}
+    if any(len(size) != 3 for size in sizes.values()) or len({size[0] for size in sizes.values()}) != 1:
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ValueError(f"the shapes are {listed}; expected (heads, N, d), with the same number of heads")
+    heads = [tuple(u[head] for u in given.values()) for head in range(len(queries))]
+
+    def of_head(head: int) -> Progress | None:
+        if progress is None:
+            return None
+        return lambda name, done, all_: progress(
+            f"head {head}: {name}", head * all_ + done, len(heads) * all_
+        )
+
+    return tuple(advise(*head, progress=of_head(place), **options) for place, head in enumerate(heads))
 
 
 def _held_out_problem(held_out: Data, objective: Objective) -> Problem:

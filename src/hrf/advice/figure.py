@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,21 +24,12 @@ _SMALLEST = 1e-12  # smaller errors are rounding, and are drawn at the edge
 _SPOTS = ((-1, 0), (1, -10), (1, 10), (-1, -10), (1, 0), (-1, 10))
 
 
-def figure(advice: Findings, *, narrow: bool = False) -> Figure:
-    """Draw the figure; errors far beyond uniform attention are cut off and written out.
-
-    Args:
-        advice: what was measured.
-        narrow: whether to draw one part above the other, for narrow screens.
-    """
+def figure(advice: Findings) -> Figure:
+    """Draw the figure; errors far beyond uniform attention are cut off and written out."""
     shown = [*advice.ranking, *advice.beyond]
     height = 2.4 + 0.235 * len(shown)
-    size = (4.6, 4.6 + height) if narrow else (13.5, height)
-    drawing = Figure(figsize=size, layout="constrained", facecolor="white")
-    if narrow:
-        ranks, plane = drawing.subplots(2, 1, height_ratios=[height, 4])
-    else:
-        ranks, plane = drawing.subplots(1, 2, width_ratios=[1, 1.05])
+    drawing = Figure(figsize=(13.5, height), layout="constrained", facecolor="white")
+    ranks, plane = drawing.subplots(1, 2, width_ratios=[1, 1.05])
     for axes in (ranks, plane):
         axes.spines[:].set_visible(False)
         axes.tick_params(which="both", length=0, labelcolor=_GREY)
@@ -48,21 +38,16 @@ def figure(advice: Findings, *, narrow: bool = False) -> Figure:
     _draw_ranks(ranks, advice, limits)
     labelled = _draw_plane(plane, advice, shown, limits)
     best, s = advice.ranking[0], advice.settings
-    title = fill(headline(advice), 44) if narrow else headline(advice)
-    drawing.suptitle(title, x=0.008, ha="left", weight="bold", size=11 if narrow else 15)
-    columns = 2 if narrow else 8
+    drawing.suptitle(headline(advice), x=0.008, ha="left", weight="bold", size=15)
     drawing.legend(
-        handles=_legend(advice), loc="outside lower left", ncols=columns, frameon=False, handletextpad=0.5
+        handles=_legend(advice), loc="outside lower left", ncols=8, frameon=False, handletextpad=0.5
     )
     lengths = (
         f"norm {s.query_norm:.1f}" if s.for_machines else f"norms {s.query_norm:.1f} and {s.key_norm:.1f}"
     )
     about = f"{counts(s)}, {lengths}"
-    side: Literal["left", "right"] = (
-        "right" if narrow else "left"
-    )  # names of maps leave more room on their side
-    ranks.set_title(about, loc=side, size=9.5, color=_GREY)
-    plane.set_title("error against cost: down and left is better", loc=side, size=9.5, color=_GREY)
+    ranks.set_title(about, loc="left", size=9.5, color=_GREY)
+    plane.set_title("error against cost: down and left is better", loc="left", size=9.5, color=_GREY)
     drawing.draw_without_rendering()  # only then are places on the page known
     _write_labels(plane, labelled, best)
     return drawing

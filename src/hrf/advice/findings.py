@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ __all__ = [
     "glossary",
     "headline",
     "legend",
+    "rebuild",
     "sentences",
     "terms_of",
     "uniform_cells",
@@ -213,6 +215,46 @@ def norms(settings: Settings, digits: int = 1) -> str:
     if s.for_machines:
         return f"rows have norm {s.query_norm:.{digits}f}"
     return f"queries have norm {s.query_norm:.{digits}f} and keys {s.key_norm:.{digits}f}"
+
+
+# The Python that rebuilds a map.
+
+
+def rebuild(candidate: Candidate, settings: Settings) -> str:
+    """Write Python that draws and fits the map of a candidate to all ``queries`` and ``keys``, or to all ``rows``."""
+    phi, s, root = candidate.feature_map, settings, settings.scale**0.5
+    if s.for_machines:
+        gamma = s.scale / (2 if phi.kernel == "gaussian" else 1)
+        kernel = "" if phi.kernel == "gaussian" else ', kernel="softmax"'
+        return (
+            f'phi = hrf.learn.RandomFeatures(gamma={gamma:.9g}, feature_map="{candidate.name}", '
+            f"n_components={s.budget}{kernel}, random_state={s.seed}).fit(rows).feature_map_"
+        )
+    scaled = "" if root == 1 else f"queries, keys = {root:.9g} * queries, {root:.9g} * keys  # √scale\n"
+    name, own = type(phi).__name__, phi.config()
+    if "settings" in own:
+        return f"{scaled}phi = hrf.{name}.fit(queries, keys, {_changed(own['settings'], type(phi))})"
+    sizes = f"{phi.dim}, n_projections={own['n_projections']}"
+    for key in ("n_coefficient_projections", "sigma", "radius"):
+        sizes += f", {key}={own[key]:.9g}" if key in own else ""
+    if name in ("OptimalPositive", "DenseExponential"):
+        return f"{scaled}phi = hrf.{name}({sizes}, seed={s.seed}).fit(queries, keys)"
+    if name == "Exponential":
+        kind, _, about = candidate.name.partition(", ")
+        matrix = "None" if kind == "centred" else f'"{kind}"'
+        shift = kind == "centred" or about == "centred"
+        return (
+            f"{scaled}phi = hrf.Exponential.fit(queries, keys, n_projections={own['n_projections']}, "
+            f"matrix={matrix}, shift={shift}, seed={s.seed})"
+        )
+    return f"{scaled}phi = hrf.{name}({sizes}, seed={s.seed})"
+
+
+def _changed(settings: dict[str, Any], cls: Any) -> str:
+    """Write the arguments that are not defaults of ``cls.fit``."""
+    defaults = inspect.signature(cls.fit).parameters
+    changed = {key: value for key, value in settings.items() if value != defaults[key].default}
+    return ", ".join(f"{key}={value!r}".replace("'", '"') for key, value in changed.items())
 
 
 # Advice in words: the headline, the cells of its table, sentences about the best map, and the warning.

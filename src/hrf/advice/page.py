@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,21 +15,26 @@ from rich.table import Table
 from hrf import pages, report
 from hrf.advice.advisor import Advice
 from hrf.advice.figure import figure
-from hrf.advice.findings import HEADER, Candidate, cells, counts, terms_of, uniform_cells
+from hrf.advice.findings import HEADER, Candidate, cells, counts, rebuild, terms_of, uniform_cells
 
-__all__ = ["page", "publish", "to_json"]
+__all__ = ["head_page", "page", "publish", "publish_heads", "to_json"]
 
 _BEST = "best.safetensors"
 
 
-def publish(advice: Advice, out: Path) -> None:
-    """Save all files in the directory ``out``; print the table and sentences about it."""
-    drawing, narrow = report.png(figure(advice)), report.png(figure(advice, narrow=True))
+def publish(advice: Advice, out: Path, smaller: Sequence[Advice] = ()) -> None:
+    """Save all files in the directory ``out``; print the table and sentences about it.
+
+    Args:
+        advice: the advice.
+        out: a directory.
+        smaller: advice on the same data at smaller budgets, for the page.
+    """
     files = {
-        "advice.png": drawing,
+        "advice.png": report.png(figure(advice)),
         "advice.json": to_json(advice).encode(),
         _BEST: _stored(advice),
-        "report.html": page(advice, drawing, narrow).encode(),
+        "report.html": page(advice, smaller).encode(),
     }
     for name, content in files.items():
         report.write(out / name, content)
@@ -39,8 +46,33 @@ def publish(advice: Advice, out: Path) -> None:
         console.print(f"Warning: {advice.warning}", style="bold", markup=False)
     for name, why in advice.left_out.items():
         console.print(f"Left out: {name}: {why}", markup=False)
+    _print_paths(console, out, files)
+
+
+def publish_heads(heads: Sequence[Advice], out: Path) -> None:
+    """Do as `publish` for advice by head: one table of the best maps, one page, one map per head."""
+    maps = {f"best-{place}.safetensors": _stored(advice) for place, advice in enumerate(heads)}
+    found = [advice.to_dict() for advice in heads]
+    files = {"advice.json": _text(found).encode(), **maps, "report.html": head_page(heads).encode()}
+    for name, content in files.items():
+        report.write(out / name, content)
+    console = Console(highlight=False)
+    header = ("head", *HEADER[:1], *HEADER[5:7], terms_of(heads[0].settings).reference)
+    rows = [
+        (f"{place}", *cells(best)[:1], *cells(best)[5:7], report.number(advice.uniform))
+        for place, advice in enumerate(heads)
+        for best in advice.ranking[:1]
+    ]
+    console.print(report.table(header, rows, title=_heads_title(heads)), "")
+    for place, advice in enumerate(heads):
+        if advice.warning:
+            console.print(f"Warning, head {place}: {advice.warning}", style="bold", markup=False)
+    _print_paths(console, out, ["advice.json", *list(maps)[:1], "report.html"])
+
+
+def _print_paths(console: Console, out: Path, names: Sequence[str] | dict[str, bytes]) -> None:
     console.print()
-    for name in files:
+    for name in names:
         console.print(f"  {out / name}", soft_wrap=True, markup=False)
 
 
@@ -65,7 +97,11 @@ def table(advice: Advice) -> Table:
 
 def to_json(advice: Advice) -> str:
     """Write settings and candidates as JSON, without times: one seed gives one text."""
-    return json.dumps(advice.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return _text(advice.to_dict())
+
+
+def _text(found: Any) -> str:
+    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _stored(advice: Advice) -> bytes:
@@ -75,31 +111,100 @@ def _stored(advice: Advice) -> bytes:
         return path.read_bytes()
 
 
-def page(advice: Advice, drawing: bytes, narrow: bytes) -> str:
-    """Write one self-contained page: what is best, the figure, how to use the best map, the table.
+def page(advice: Advice, smaller: Sequence[Advice] = ()) -> str:
+    """Write one self-contained page: what is best, errors and costs of all maps, how to use the best one.
 
     Args:
         advice: the advice.
-        drawing: the figure as PNG.
-        narrow: the figure for narrow screens.
+        smaller: advice on the same data at smaller budgets.
     """
     name = advice.ranking[0].name
     _, *others = advice.sentences()  # the first is the headline
     sentences = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in others)
-    warning = f'<p class="warning">Warning: {escape(advice.warning)}</p>\n' if advice.warning else ""
     words = f"<p><small>{escape(advice.glossary)}.</small></p>\n" if advice.glossary else ""
     body = f"""<h1>{escape(advice.headline)}</h1>
 {_about(advice)}
-{warning}{sentences}
-{words}{pages.image(drawing, "Errors and costs of all maps", narrow)}
+{_warning(advice)}{sentences}
+{words}<div id="live"></div>
 <h2>How to use {escape(name)}</h2>
-<pre>{escape(_usage(advice))}</pre>
+<pre tabindex="0">{escape(_usage(advice))}</pre>
 <p><small>{escape(_explanation(advice))}</small></p>
-<h2>All maps</h2>
-{_all_maps(advice)}
+<div class="plain"><h2>All maps</h2>
+{_all_maps(advice)}</div>
 <p><small>{escape(advice.legend)}.</small></p>
 {_left_out(advice)}"""
-    return pages.page(f"hrf advise: {name}", body)
+    return pages.page(f"hrf advise: {name}", body, _data([advice], smaller))
+
+
+def head_page(heads: Sequence[Advice]) -> str:
+    """Write one self-contained page on the maps of all heads."""
+    first = heads[0]
+    warnings = sum(advice.warning is not None for advice in heads)
+    warned = f"no map is good enough at this budget in {warnings} of {len(heads)} heads"
+    warning = f'<p class="warning">Warning: {warned}</p>\n' if warnings else ""
+    tables = "".join(f"<h2>Head {place}</h2>\n{_all_maps(advice)}" for place, advice in enumerate(heads))
+    body = f"""<h1>{escape(_heads_title(heads))}</h1>
+{_about(first)}
+{warning}<div id="live"></div>
+<div class="plain">{tables}</div>
+<p><small>{escape(first.legend)}.</small></p>
+"""
+    return pages.page("hrf advise", body, _data(heads))
+
+
+def _heads_title(heads: Sequence[Advice]) -> str:
+    """Say which map is the best in most heads."""
+    names = [advice.ranking[0].name for advice in heads]
+    common = max(dict.fromkeys(names), key=names.count)
+    return f"{common} is the best map at this budget in {names.count(common)} of {len(heads)} heads"
+
+
+def _warning(advice: Advice) -> str:
+    return f'<p class="warning">Warning: {escape(advice.warning)}</p>\n' if advice.warning else ""
+
+
+def _data(heads: Sequence[Advice], smaller: Sequence[Advice] = ()) -> dict[str, Any]:
+    """Return what the script of the page reads."""
+    s = heads[0].settings
+    found = [
+        {
+            "name": f"head {place}",
+            "uniform": advice.uniform,
+            "maps": [one for each in [advice, *smaller] for one in _plain_maps(each)],
+        }
+        for place, advice in enumerate(heads)
+    ]
+    terms = terms_of(s)
+    return {
+        "kind": "advice",
+        "error": terms.error,
+        "reference": terms.reference,
+        "unit": s.unit,
+        "heads": found,
+    }
+
+
+def _plain_maps(advice: Advice) -> list[dict[str, Any]]:
+    s, ranked = advice.settings, len(advice.ranking)
+    return [
+        {
+            "name": c.name,
+            "family": c.family,
+            "budget": s.budget,
+            "width": c.width,
+            "state": c.feature_map.feature_dim,
+            "flops": c.flops,
+            "micros": c.seconds * 1e6,
+            "error": c.error,
+            "low": c.low,
+            "high": c.high,
+            "predicted": c.predicted,
+            "ranked": place < ranked,
+            "note": c.note,
+            "code": rebuild(c, s),
+        }
+        for place, c in enumerate([*advice.ranking, *advice.beyond])
+    ]
 
 
 def _about(advice: Advice) -> str:

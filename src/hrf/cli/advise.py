@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,20 +13,22 @@ from hrf.report import needs_extra, one_sentence
 
 if TYPE_CHECKING:
     from hrf.advice import Advice
+    from hrf.advice.advisor import Progress
 
 __all__ = ["HELP", "advise"]
 
 HELP = """Find the feature map to use for your queries and keys: a table, a figure, the fitted map and a page.
 
-QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector per row; FILE:NAME is one of several
-arrays in a file. The kernel is exp(scale · q·k): for attention over d dimensions, --scale is 1/√d. Without
-files it runs on scikit-learn's wines: standardised, split in two, and scaled to norm 1.
+QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector per row, or with one matrix per head,
+(heads, N, d); FILE:NAME is one of several arrays in a file. The kernel is exp(scale · q·k): for attention over d
+dimensions, --scale is 1/√d. Without files it runs on scikit-learn's wines: standardised, split in two, and scaled to
+norm 1. The page also shows the maps at a half and a quarter of the budget.
 
 Examples:
 
 \b
 hrf advise
-hrf advise queries.npy keys.npy --scale 0.125
+hrf advise queries.npy keys.npy --scale 0.125 --open
 hrf advise a.safetensors:q a.safetensors:k --values a.safetensors:v
 hrf advise x.csv y.csv --objective kernel --unit flops --out results/kernel
 hrf advise rows.csv --kernel rbf --gamma 0.1 --targets targets.csv
@@ -41,6 +43,7 @@ _LENGTH = "Keys per sequence in use; a state larger than its keys and values is 
 _KERNEL = "softmax for queries and keys, rbf for rows of a kernel machine."
 _GAMMA = "Factor of squared distances, for --kernel rbf."
 _TARGETS = "File with targets, one row per row, for --kernel rbf."
+_OPEN = "Open report.html in the browser."
 _OUT = "Directory for the figure, the map, the numbers and report.html."
 
 
@@ -58,11 +61,12 @@ def advise(
     targets: Annotated[str | None, typer.Option(help=_TARGETS)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help=_OUT)] = Path("results"),
+    show: Annotated[bool, typer.Option("--open", help=_OPEN)] = False,
 ) -> None:
     """Print a table, save a figure, the best map and a page."""
     with needs_extra("cli"):
         from hrf import report
-        from hrf.advice.page import publish
+        from hrf.advice.page import publish, publish_heads
     with one_sentence():
         for_attention: dict[str, object] = {
             "keys": keys,
@@ -85,8 +89,33 @@ def advise(
             raise ValueError(f"kernel is {kernel!r}; expected softmax or rbf")
         folder = report.folder(out)
         with report.progress("maps") as advance:
-            advice = find(budget=budget, seed=seed, progress=advance)
-        publish(advice, folder)
+            by_head, found = find(budget=budget, seed=seed, progress=advance)
+        if by_head:
+            publish_heads(found, folder)
+        else:
+            publish(found[0], folder, found[1:])
+        if show:
+            typer.launch(str(folder / "report.html"))
+
+
+# Whether advice is by head; otherwise the first is for the budget, others for smaller ones.
+Found = tuple[bool, "tuple[Advice, ...]"]
+_SMALLER = (2, 4)  # parts of the budget that the page shows, too
+_LEAST_BUDGET = 16
+
+
+def _at_budgets(find: Callable[..., Advice], *, budget: int, progress: Progress, **options: Any) -> Found:
+    """Advise at a budget and at smaller ones."""
+    smaller = (budget // part for part in _SMALLER)
+    budgets = [budget, *(size for size in smaller if size >= _LEAST_BUDGET)]
+
+    def steps(place: int) -> Progress:
+        return lambda name, done, all_: progress(
+            name and f"{name}, budget {budgets[place]}", place * all_ + done, len(budgets) * all_
+        )
+
+    found = (find(budget=size, progress=steps(place), **options) for place, size in enumerate(budgets))
+    return False, tuple(found)
 
 
 def _refuse(options: dict[str, object], where: str) -> None:
@@ -97,22 +126,26 @@ def _refuse(options: dict[str, object], where: str) -> None:
 
 def _for_attention(
     queries: str | None, keys: str | None, values: str | None, seed: int
-) -> Callable[..., Advice]:
+) -> Callable[..., Found]:
     """Read the files, or take the built-in data; return the function that advises on them."""
-    from hrf import read_arrays
+    from torch import Tensor
+
+    from hrf import advise_heads, read_arrays
     from hrf.advice import advise as find_advice
 
     if queries is None:
         if values is not None:
             raise ValueError("there are values without queries and keys; expected all three files")
-        return partial(find_advice, *read_arrays.wine(seed), None)
+        return partial(_at_budgets, partial(find_advice, *read_arrays.wine(seed), None))
     if keys is None:
         raise ValueError(f"there are queries in {queries} but no keys; expected two files")
-    v = None if values is None else read_arrays.read_array(values)
-    return partial(find_advice, read_arrays.read_array(queries), read_arrays.read_array(keys), v)
+    q, k, v = (name and read_arrays.read_array(name, heads=True) for name in (queries, keys, values))
+    if any(isinstance(u, Tensor) and u.ndim == 3 for u in (q, k, v)):
+        return lambda **options: (True, advise_heads(q, k, v, **options))
+    return partial(_at_budgets, partial(find_advice, q, k, v))
 
 
-def _for_rows(rows: str | None, targets: str | None, gamma: float | None, seed: int) -> Callable[..., Advice]:
+def _for_rows(rows: str | None, targets: str | None, gamma: float | None, seed: int) -> Callable[..., Found]:
     """Do as `_for_attention`, for rows of a kernel machine; γ is 1/(d · variance) by default."""
     import torch
 
@@ -126,4 +159,4 @@ def _for_rows(rows: str | None, targets: str | None, gamma: float | None, seed: 
     if gamma is None:
         variance = float(x.var(correction=0))
         gamma = 1 / (x.shape[1] * variance) if variance > 0 else 1.0
-    return partial(advise_kernel, x, y, gamma=gamma)
+    return partial(_at_budgets, partial(advise_kernel, x, y, gamma=gamma))

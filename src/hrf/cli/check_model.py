@@ -19,7 +19,7 @@ Examples:
 
 \b
 hrf check-model HuggingFaceTB/SmolLM2-135M --text book.txt
-hrf check-model path/to/model --text book.txt --tokens 8192 --tolerance 0.5
+hrf check-model path/to/model --text book.txt --tokens 8192 --tolerance 0.5 --page heads.html
 """
 
 
@@ -29,6 +29,7 @@ def check_model(
     tokens: Annotated[
         int, typer.Option(help="Length of the passage, from the beginning of the text.")
     ] = 4096,
+    page: Annotated[Path | None, typer.Option(help="HTML file for a map of all heads.")] = None,
     tolerance: Annotated[float, typer.Option(help="Tolerance of summarised attention; 0 is exact.")] = 1.0,
 ) -> None:
     """Run the comparison and print it."""
@@ -49,4 +50,7 @@ def check_model(
         elif longest < tokens:
             typer.echo(f"the model has {longest:,} positions only", err=True)
         typer.echo(f"reading {ids.shape[1]:,} tokens three times", err=True)
-        typer.echo(str(check_decoder(model, ids, SummarisedAttention(tolerance=tolerance))))
+        report = check_decoder(model, ids, SummarisedAttention(tolerance=tolerance))
+        typer.echo(str(report))
+        if page is not None:
+            report.save_page(page)

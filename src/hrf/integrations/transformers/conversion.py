@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from hrf import pages
 from hrf.features.base import FeatureMap
 from hrf.features.clustered import ClusteredHybrid
 from hrf.features.exponential import Exponential
@@ -294,6 +297,13 @@ class Report(NamedTuple):
         if self.speed is not None:
             sentences.append(str(self.speed))
         return "\n".join(sentences)
+
+    def save_page(self, path: str | PathLike[str]) -> None:
+        """Write a page to look at: error and exact share of every head of every layer, worst heads first."""
+        errors = [layer.errors for layer in self.layers.values()]
+        shares = [[layer.exact_share] * len(layer.errors) for layer in self.layers.values()]
+        title, sentences = "A converted model", self.verdict.split("\n")
+        pages.save(pages.heads_page(title, sentences, list(self.layers), errors, shares), Path(path))
 
     def __str__(self) -> str:
         heading = "relative error of attention"

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+from hrf import pages
 from hrf._attention import SummarisedAttention, SummaryReport
 from hrf._attention.summarised.blocks import BASE
 from hrf.integrations.transformers.attention import Method, _Summarised, switch
@@ -86,6 +89,13 @@ class DecoderReport:
             )
             for i in order
         ]
+
+    def save_page(self, path: str | PathLike[str]) -> None:
+        """Write a page to look at: error and exact share of every head of every layer, worst heads first."""
+        names = [f"layer {layer}" for layer in self.layers]
+        numbers = self.errors.tolist(), self.exact_shares.tolist()
+        title = f"Summarised attention in a decoder, {self.tokens:,} tokens"
+        pages.save(pages.heads_page(title, [self.verdict], names, *numbers), Path(path))
 
     def __str__(self) -> str:
         rows = [
