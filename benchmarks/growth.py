@@ -55,25 +55,51 @@ def show(console: Console, all_growths: Sequence[Growth]) -> None:
     console.print(table(header, rows, title="growth: median ms by tokens"))
 
 
+# Panels of the figure: cases with their colours and what they are called; peers are dashed.
+PANELS = {
+    "bidirectional": {
+        "exact (scaled_dot_product_attention)": ("scaled_dot_product_attention", "#555555"),
+        "performer-pytorch": ("performer-pytorch", "#B35C00"),
+        "AngularHybrid": ("AngularHybrid", "#A6357F"),
+        "Positive": ("Positive", "#0067A5"),
+    },
+    "causal": {
+        "exact, causal": ("scaled_dot_product_attention", "#555555"),
+        "Trigonometric, causal": ("Trigonometric", "#00755A"),
+        "Positive, causal": ("Positive", "#0067A5"),
+    },
+    "bidirectional, forward and backward": {
+        "exact, forward + backward": ("scaled_dot_product_attention", "#555555"),
+        "performer-pytorch, forward + backward": ("performer-pytorch", "#B35C00"),
+        "Positive, forward + backward": ("Positive", "#0067A5"),
+    },
+}
+PEERS = ("scaled_dot_product_attention", "performer-pytorch")
+
+
 def draw(all_growths: Sequence[Growth], path: Path) -> None:
-    """Draw time against length, both logarithmic; peers are dashed."""
+    """Draw time against length, both logarithmic, in three panels."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for g in all_growths:
-        ours = g.name.startswith(("Positive", "AngularHybrid", "Trigonometric"))
-        points = sorted(g.seconds.items())
-        style = "o-" if ours and "explicit" not in g.name else "s--"
-        axes.plot([n for n, _ in points], [1e3 * t for _, t in points], style, label=g.name, markersize=4)
-    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="time, ms")
-    ticks = sorted({length for g in all_growths for length in g.seconds})
-    axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    axes.set_title("Attention, 8 heads of 64, 256 features, 2 threads", loc="left", fontsize=10)
-    write(path, png(figure, dpi=150))
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    seconds = {g.name: sorted(g.seconds.items()) for g in all_growths}
+    for axes, (title, cases) in zip(
+        figure.subplots(1, 3, sharex=True, sharey=True), PANELS.items(), strict=True
+    ):
+        for case, (name, colour) in cases.items():
+            points = seconds.get(case, [])
+            style = "s--" if name in PEERS else "o-"
+            lengths, times = [n for n, _ in points], [1e3 * t for _, t in points]
+            axes.plot(lengths, times, style, color=colour, label=name, markersize=4)
+        axes.set(xscale="log", yscale="log", xlabel="tokens", title=title)
+        ticks = sorted({n for points in seconds.values() for n, _ in points})
+        axes.set_xticks(ticks, [f"{n / 1024:g}k" for n in ticks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+    figure.axes[0].set_ylabel("time, ms")
+    write(path, png(figure, dpi=110))
 
 
 def as_dict(growth: Growth) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -65,7 +66,10 @@ def reports(vectors, tmp_path_factory):
     one, smaller = (hrf.advise(*vectors[:, 0], budget=budget, n_redraws=2) for budget in (64, 32))
     two = hrf.advise_heads(*vectors, budget=32, n_redraws=2)
     numbers = [[0.01, 0.2, 0.4], [0.02, float("nan"), 0.0]], [[0.1, 0.2, 0.3], [0.0, 0.5, 1.0]]
+    first, *others = one.ranking
+    evil = [replace(first, name=EVIL, family=EVIL, note=EVIL), *others]
     texts = {
+        "evil advice": page(replace(one, ranking=evil, left_out={EVIL: EVIL})),
         "one": page(one, [smaller]),
         "two": head_page(two),
         "heads": pages.heads_page("A model", ["Two layers."], ["first", "second"], *numbers),
@@ -325,9 +329,13 @@ def test_heads_of_a_model_worst_first(visit, reports):
 @needs_browser
 def test_markup_in_names_stays_text(visit, reports):
     view = visit(reports["evil"].as_uri())
-    assert view.evaluate("window.hacked") is None
     assert view.locator("h1").inner_text() == EVIL
     assert view.locator("table.heat tbody th").first.inner_text() == EVIL
+    advice = visit(reports["evil advice"].as_uri())
+    assert advice.locator("#live table tbody th").first.inner_text() == EVIL
+    assert EVIL in advice.locator("#advice-readout").inner_text()
+    for found in (view, advice):
+        assert found.evaluate("window.hacked") is None
 
 
 def test_json_in_a_page_cannot_end_its_element():
