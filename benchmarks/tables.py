@@ -167,9 +167,7 @@ def of(
 PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
     Path("README.md"): {"speed": (RESULTS / "bench.json", speed_summary)},
     Path("docs/speed.md"): {
-        "attention": (RESULTS / "bench.json", attention),
         "summarised": (RESULTS / "summarised.json", summarised),
-        "converted": (RESULTS / "minilm.json", converted),
     },
     Path("docs/long-prompts.md"): {
         "prompts": (RESULTS / "long_prompts.json", partial(of, prompt_rows)),
@@ -180,6 +178,8 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "generation": (RESULTS / "decoder.json", partial(of, generation_rows)),
     },
     REPRODUCED / "speed-details.md": {
+        "attention": (RESULTS / "bench.json", attention),
+        "converted": (RESULTS / "minilm.json", converted),
         "maps": (RESULTS / "bench.json", maps),
         "sampling": (RESULTS / "bench.json", sampling),
     },

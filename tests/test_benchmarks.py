@@ -385,7 +385,7 @@ def test_tables_match_the_recorded_results(page):
 
 
 def test_a_table_without_a_place_is_an_error():
-    with pytest.raises(ValueError, match=r"speed\.md has 0 places for the table 'attention'"):
+    with pytest.raises(ValueError, match=r"speed\.md has 0 places for the table 'summarised'"):
         tables.filled(Path("docs/speed.md"), "no tables", ROOT)
 
 

@@ -11,7 +11,7 @@ import torch
 from attention.summarised.causal_cases import Case, evaluate, exact, random_case, resumed, wide
 from hrf import _core as core
 from hrf._attention.summarised.blocks import KeyBlock, pairs_of
-from hrf._attention.summarised.causal import CompiledCausal
+from hrf._attention.summarised.recursion import CompiledCausal
 
 CASES = [
     Case((500,), dim=16, width=12, groups=2, rotary=True),

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from attention.summarised.causal_cases import Case, exact, needs_core
 from hrf import _core as core
-from hrf._attention.summarised.causal import CausalRows, causal_sums
+from hrf._attention.summarised.recursion import CausalRows, causal_sums
 from properties.strategies import cases, seeds
 
 lengths = st.one_of(st.integers(1, 80), st.integers(80, 600))

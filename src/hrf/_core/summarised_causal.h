@@ -1,4 +1,4 @@
-// Causal summarised attention by recursion, as in summarised/causal.py.
+// Causal summarised attention by recursion, as in summarised/recursion.py.
 //
 // Query i of a head sees keys 0 … i. Keys of its own diagonal block (`base` long) and the first SINK keys are exact. All
 // others come in blocks: keys [s, s + B) are read by queries [s + B, s + 2B), for B = base · 2ⁱ and s a multiple of 2B.

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from hrf import _core as core
 from hrf._attention.summarised.blocks import BASE, EVERY, Choices, KeyBlock, exact_tiles, read_block
-from hrf._attention.summarised.causal import CausalRows
+from hrf._attention.summarised.recursion import CausalRows
 
 needs_core = pytest.mark.skipif(not core.serves(torch.zeros(1)), reason="needs the compiled core")
 

@@ -13,7 +13,7 @@ from attention.summarised.causal_cases import Case, evaluate, exact, needs_core,
 from hrf import _core as core
 from hrf._attention.summarised import blocks
 from hrf._attention.summarised.blocks import exact_tiles, pairs_of, places
-from hrf._attention.summarised.causal import CompiledCausal, _by_operations, causal_sums
+from hrf._attention.summarised.recursion import CompiledCausal, _by_operations, causal_sums
 
 CASES = [
     Case((500,), dim=16, width=12, groups=2, rotary=True),

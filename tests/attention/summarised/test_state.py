@@ -15,7 +15,7 @@ from attention.summarised.causal_cases import Case, exact, needs_core
 from hrf import _core as core
 from hrf._attention.summarised import cache
 from hrf._attention.summarised.cache import FEW, SummarisedState, pieces
-from hrf._attention.summarised.causal import CompiledCausal
+from hrf._attention.summarised.recursion import CompiledCausal
 
 pytestmark = (
     needs_core  # without it a few new queries are exact, and their errors differ from those of the whole

@@ -23,8 +23,8 @@ from typing_extensions import Self
 
 from hrf import _core as core
 from hrf._attention.summarised.blocks import BASE, EVERY, OPENING, SINK, TEST, Choices, block_levels
-from hrf._attention.summarised.causal import PAD, CausalRows, causal_sums
 from hrf._attention.summarised.method import SummarisedAttention
+from hrf._attention.summarised.recursion import PAD, CausalRows, causal_sums
 
 __all__ = ["SummarisedState"]
 

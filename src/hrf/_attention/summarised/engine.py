@@ -19,11 +19,11 @@ from hrf import _core as core
 from hrf._attention.call import recompute
 from hrf._attention.inputs import Inputs
 from hrf._attention.summarised.blocks import BASE, Choices, block_levels
-from hrf._attention.summarised.causal import CausalRows, causal_sums
 from hrf._attention.summarised.method import SHORTEST, SummarisedAttention, SummaryCall
 from hrf._attention.summarised.plan import Heads, Plan, log_limits, opening_limits, parts_of
 from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
+from hrf._attention.summarised.recursion import CausalRows, causal_sums
 from hrf.numerics import can_look, check_finite
 
 __all__ = ["Compiled", "short_causal", "summarised_attention"]

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.summarised.blocks import Choices
-from hrf._attention.summarised.causal import CausalRows, causal_sums
 from hrf._attention.summarised.plan import (
     Heads,
     KeyClusters,
@@ -38,6 +37,7 @@ from hrf._attention.summarised.plan import (
     groups_of,
     log_weights,
 )
+from hrf._attention.summarised.recursion import CausalRows, causal_sums
 
 __all__ = ["causal_error", "predicted_error"]
 
