@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
@@ -66,6 +67,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def run(cases: Sequence[Case], rounds: int, out: Path, *, some: bool) -> None:
     """Time the cases, print the tables and write ``bench.json``, which keeps other groups if only some cases run."""
+    warnings.filterwarnings("ignore", message="queries and keys have norms")  # times are measured, not errors
     torch.set_num_threads(min(THREADS, os.cpu_count() or 1))
     console = Console()
     if not console.is_terminal:

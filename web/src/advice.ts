@@ -1,6 +1,6 @@
 /** The page of `hrf advise`: errors and costs of all maps, by head and budget, and the Python that rebuilds one. */
 
-import { Chart, wholeDecades } from "./chart";
+import { around, Chart } from "./chart";
 import { choices, className, codeBox, select, slider } from "./controls";
 import { count, h, number } from "./dom";
 import { heatmap } from "./heatmap";
@@ -95,8 +95,8 @@ export function advicePage(data: AdviceData): HTMLElement[] {
     const uniform = data.heads[head].uniform;
     const errors = maps.map((map) => map.error).filter((error) => error < 20 * (uniform ?? Infinity));
     chart.draw({
-      x: { label: COSTS[cost], log: true, range: wholeDecades(maps.map((map) => map[cost]), 1e-6), format: cost === "micros" ? number : count },
-      y: { label: data.error, log: true, range: wholeDecades([...errors, ...(uniform ? [uniform] : [])], 1e-6) },
+      x: { label: COSTS[cost], log: true, range: around(maps.map((map) => map[cost]), 1e-6), format: cost === "micros" ? number : count },
+      y: { label: data.error, log: true, range: around([...errors, ...(uniform ? [uniform] : [])], 1e-6) },
       rules: uniform ? [{ y: uniform, label: data.reference }] : [],
       dots: maps.map((map, k) => ({
         key: String(k),

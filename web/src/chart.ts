@@ -59,11 +59,23 @@ const back = (axis: Axis, share: number): number => {
   return axis.log ? low * (high / low) ** share : low + share * (high - low);
 };
 
-/** Powers of ten inside a range, at most eight. */
-export function decades([low, high]: [number, number]): number[] {
+/** Round numbers inside a range: 1, 2 and 5 times powers of ten where these are few, else powers of ten. */
+function roundNumbers([low, high]: [number, number]): number[] {
+  if (high / low < 300) {
+    const first = Math.floor(Math.log10(low));
+    const all = Array.from({ length: 5 }, (_, k) => [1, 2, 5].map((digit) => digit * 10 ** (first + k))).flat();
+    return all.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+  }
   const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
   const step = Math.max(1, Math.ceil((last - first) / 7));
   return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, k) => 10 ** (first + k * step));
+}
+
+/** A range with some room around positive numbers. */
+export function around(values: number[], least: number): [number, number] {
+  const some = values.filter((value) => value > 0 && Number.isFinite(value));
+  if (!some.length) return [least, 1];
+  return [Math.max(least, Math.min(...some)) / 1.5, Math.max(least, ...some) * 1.5];
 }
 
 /** Widen a range of positive numbers to whole powers of ten. */
@@ -141,7 +153,7 @@ export class Chart {
   }
 
   private axes(drawing: Drawing, X: (x: number) => number, Y: (y: number) => number, width: number, height: number): SVGElement[] {
-    const ticks = (axis: Axis) => axis.ticks ?? (axis.log ? decades(axis.range) : []);
+    const ticks = (axis: Axis) => axis.ticks ?? (axis.log ? roundNumbers(axis.range) : []);
     const text = (axis: Axis, value: number) => (axis.format ? axis.format(value) : power(value));
     return [
       ...ticks(drawing.y).flatMap((y) => [
@@ -150,7 +162,7 @@ export class Chart {
       ]),
       ...ticks(drawing.x).flatMap((x) => [
         line(X(x), MARGIN.top, X(x), height - MARGIN.bottom, "grid"),
-        s("text", { x: X(x), y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, text(drawing.x, x)),
+        s("text", { x: X(x), y: height - MARGIN.bottom + 18, "text-anchor": X(x) > width - 40 ? "end" : "middle" }, text(drawing.x, x)),
       ]),
       s("text", { x: width / 2, y: height - 8, "text-anchor": "middle", class: "label" }, drawing.x.label),
       s("text", { transform: `translate(14 ${height / 2 - 10}) rotate(-90)`, "text-anchor": "middle", class: "label" }, drawing.y.label),

@@ -1,6 +1,6 @@
 /** The explorer: four views of random features. All numbers come from tables.js; nothing is computed here. */
 
-import { Chart, wholeDecades } from "./chart";
+import { around, Chart, wholeDecades } from "./chart";
 import { choices, className, codeBox, select, slider, toggle } from "./controls";
 import { count, find, h, number, percent } from "./dom";
 import { read, write, type State } from "./state";
@@ -257,8 +257,8 @@ function drawCost(): void {
   const best = pareto(worst);
   const chosen = state.map && T.maps[Number(state.map)] ? Number(state.map) : best[Math.floor(best.length / 2)];
   costChart.draw({
-    x: { label: "FLOPs per vector", log: true, range: wholeDecades(T.maps.map((one) => one.flops), 1), format: count },
-    y: { label: "worst relative error over the angle", log: true, range: wholeDecades(T.maps.map((_, k) => worst(k)), 1e-4) },
+    x: { label: "FLOPs per vector", log: true, range: around(T.maps.map((one) => one.flops), 1), format: count },
+    y: { label: "worst relative error over the angle", log: true, range: around(T.maps.map((_, k) => worst(k)), 1e-4) },
     curves: [{ class: "pareto", points: best.map((k) => [T.maps[k].flops, worst(k)]) }],
     dots: T.maps.map((map, k) => ({
       key: String(k),
