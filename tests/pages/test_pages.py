@@ -156,9 +156,10 @@ def explorer(visit):
 
 def show_state(view, state):
     words = {name: f"{value:g}" if isinstance(value, float) else value for name, value in state.items()}
-    view.evaluate("hash => { location.hash = hash; }", urlencode(words))
-    view.wait_for_function(f"document.querySelector('#tab-{state['view']}').ariaSelected === 'true'")
-    view.wait_for_timeout(20)  # the event of the address comes later
+    view.evaluate(
+        "hash => new Promise(done => { addEventListener('hashchange', done, {once: true}); location.hash = hash; })",
+        urlencode(words),
+    )
     return view
 
 
