@@ -217,6 +217,7 @@ READERS = {
     "sampling.Samples": "a record",
     "load": "reads a file",
     "advise": "fits and measures",
+    "advise_heads": "fits and measures",
     "advise_kernel": "fits and measures",
     "GaussianMixture": "fitted by k-means; its features are those of Hybrid",
     "SummarisedAttention": "plans of exact pairs: sizes of groups and lists are shapes",
