@@ -133,7 +133,7 @@ explorer: $(VENV)/.bench   ## the numbers of the explorer, and the time of its f
 
 browser: $(VENV)/.installed   ## Chromium and what drives it, for the tests of pages; as root on Debian
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
-	command -v chromium google-chrome >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
+	command -v chromium || command -v google-chrome || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
 
 clean:           ## remove the environment, compiled core, results and the site
 	rm -rf $(VENV) $(OLDEST) .hypothesis src/hrf/_core/*.so results site dist
