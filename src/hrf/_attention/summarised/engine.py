@@ -1,6 +1,6 @@
 """Summarised attention of a call: from inputs to heads of similar length, and back; by the compiled core on a CPU.
 
-The core makes a plan of its own, and the output of ``read.py`` for it.
+The core makes a plan of its own, and the output of ``read.py`` for it. On an accelerator attention is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hrf import _core as core
 from hrf._attention.call import recompute
 from hrf._attention.inputs import Inputs
 from hrf._attention.summarised.blocks import BASE, Choices, block_levels
-from hrf._attention.summarised.method import SHORTEST, SummarisedAttention, SummaryCall
+from hrf._attention.summarised.method import SHORTEST, SummarisedAttention, SummaryCall, SummaryReport
 from hrf._attention.summarised.plan import Heads, Plan, log_limits, opening_limits, parts_of
 from hrf._attention.summarised.prediction import causal_error, predicted_error
 from hrf._attention.summarised.read import make_plan, read
@@ -133,6 +133,8 @@ def summarised_attention(inputs: Inputs, method: SummarisedAttention, *, is_caus
     """Return ``(B, H, L, d_v)``. Items of equal numbers of groups and clusters go together, the others apart."""
     if is_causal:
         return _causal(inputs, method)
+    if not inputs.query.is_cpu:
+        return _elsewhere(inputs, method.report, is_causal=False)
     repeated = (inputs.key, inputs.value)
     key, value = (u.repeat_interleave(inputs.groups, 1) if inputs.groups > 1 else u for u in repeated)
     batch, device = len(inputs.query), inputs.query.device
@@ -199,9 +201,11 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         )
     if not batch or not length:
         return inputs.query.new_zeros(*inputs.query.shape[:3], inputs.value.shape[-1], dtype=inputs.dtype)
+    if not inputs.query.is_cpu:
+        return _elsewhere(inputs, method.report, is_causal=True)
     angles = None if method.rotary is None else method.angles(inputs.query.shape[-1])
     if method.report is None and (n_keys <= min(SHORTEST, BASE) or length <= min(FEW, n_keys - 1)):
-        return _exact_causal(inputs)
+        return _exactly(inputs, is_causal=True)
     real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
     own = real[:, n_keys - length :]
     x, y, v = (
@@ -233,15 +237,31 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
     return output if bool(seen.all()) else output.masked_fill(~seen[:, None, :, None], 0)
 
 
-def _exact_causal(inputs: Inputs) -> Tensor:
-    """Attend exactly: a short sequence, or a few queries after many keys, such as a step of decoding."""
+def _elsewhere(inputs: Inputs, report: SummaryReport | None, *, is_causal: bool) -> Tensor:
+    """Attend exactly on an accelerator: faster than the twins of the core, and nothing is read on the host."""
+    (batch, heads), device = inputs.query.shape[:2], inputs.query.device
+    if report is not None and batch:
+        sizes = torch.zeros(batch, dtype=torch.long, device=device)
+        nothing = torch.zeros(batch, heads, dtype=inputs.dtype, device=device)
+        report.add(SummaryCall(sizes, sizes, nothing, nothing + 1, nothing))
+    if not (inputs.query.numel() and inputs.key.numel()):
+        width = inputs.value.shape[-1]
+        return inputs.query.new_zeros(*inputs.query.shape[:3], width, dtype=inputs.dtype)
+    return _exactly(inputs, is_causal=is_causal)
+
+
+def _exactly(inputs: Inputs, *, is_causal: bool) -> Tensor:
+    """Attend exactly: few tokens, few queries after many keys, such as a step of decoding, or on an accelerator."""
     x, y, v = (u.to(inputs.dtype) for u in inputs[:3])
     length, n_keys = x.shape[2], y.shape[2]
     mask, own = None, None
-    if inputs.ignore is not None or 1 < length < n_keys:
-        order = torch.ones(length, n_keys, dtype=torch.bool, device=x.device).tril(n_keys - length)
+    if inputs.ignore is not None or (is_causal and 1 < length < n_keys):
+        order = torch.ones(length, n_keys, dtype=torch.bool, device=x.device)
         real = _present(None if inputs.ignore is None else ~inputs.ignore, len(x), n_keys, x.device)
-        own = real[:, n_keys - length :]
+        if is_causal:
+            order, own = order.tril(n_keys - length), real[:, n_keys - length :]
+        else:
+            own = real.any(-1, keepdim=True).expand(-1, length)
         y, v = (_without_padding(u, real) for u in (y, v))
         # A row without key would be NaN; padding becomes zeros below.
         mask = ((order & real[:, None]) | ~own[..., None])[:, None]
@@ -250,7 +270,7 @@ def _exact_causal(inputs: Inputs) -> Tensor:
         y,
         v,
         attn_mask=mask,
-        is_causal=mask is None and length == n_keys,
+        is_causal=is_causal and mask is None and length == n_keys,
         scale=inputs.root * inputs.root,
         enable_gqa=x.shape[1] > y.shape[1],
     )
@@ -348,7 +368,7 @@ def _heads(
 
 
 def _without_padding(u: Tensor, real: Tensor) -> Tensor:
-    return u if real.all() else u.masked_fill(~real[:, None, :, None], 0)
+    return u if can_look(real) and real.all() else u.masked_fill(~real[:, None, :, None], 0)
 
 
 def _is_huge(heads: Heads, root: float) -> bool:

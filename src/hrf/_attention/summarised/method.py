@@ -110,6 +110,8 @@ class SummarisedAttention:
     the last 1,024 tokens or less, and the first 16, are computed exactly. Outputs do not change with later tokens, not
     by one bit. Up to 1,024 tokens, causal attention is exact.
 
+    On an accelerator, where the compiled core does not run, attention is exact.
+
     Gradients are exact for groups, cells, clusters and exact pairs held fixed.
 
     Args:
