@@ -165,7 +165,7 @@ class TritonMaps:
         grad, factor, extra = outputs.gradient_of_sums(grads[0])
         scales, tops = self._scales(scale), self._per_row(tops.squeeze(-1))
         starts, n_chunks = self._per_row(self._per_chunk(scales.starts)), scales.starts.shape[1]
-        exponents, share = _known(outputs.exponents), (starts - tops).exp()
+        exponents, share = _known(outputs.exponents).squeeze(-1), (starts - tops).exp()
         later = self._states(n_chunks + 1)
         later[:, -1] = _flat(grads[1])
         sums = None, scales.decays, later

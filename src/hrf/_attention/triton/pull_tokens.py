@@ -109,7 +109,7 @@ def pull_tokens(
             else:
                 visible, gap = other_position[None, :] <= keys[:, None], other_level[None, :] - level[:, None]
             visible = visible & keep[:, None] & other_keep[None, :]
-            pairs = tl.where(visible, tl.exp(tl.where(visible, gap, 0.0)), 0.0)
+            pairs = tl.exp(tl.where(visible, gap, LOWEST))
             products = tl.dot(g, tl.trans(other_g), input_precision=PRECISION) + e[:, None] * other_e[None, :]
             products *= pairs
             scores = tl.zeros([T, T], tl.float32)

@@ -122,10 +122,10 @@ def read_state(
     if CAUSAL:
         position = places // groups
         c = tl.load(tops + row + position, mask=keep, other=0.0)
-        decay = tl.exp(tl.load(starts + n * n_slots + slot) - c)
+        decay = tl.exp(tl.load(starts + n * tl.cdiv(keys, T) + slot) - c)
         s = tl.load(scales + row + key_places, mask=shown, other=LOWEST)
         visible = shown[None, :] & (key_places[None, :] <= position[:, None])
-        scores = tl.where(visible, scores * tl.exp(s[None, :] - c[:, None]), 0.0)
+        scores *= tl.exp(tl.where(visible, s[None, :] - c[:, None], LOWEST))
         value = row_start(value, n, heads, value_batch, value_head)
         v = load_tokens(value + column, value_token, key_places, shown, width - column, V)
         sums = sums * decay[:, None] + tl.dot(scores, v, input_precision=PRECISION)
