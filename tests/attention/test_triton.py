@@ -15,7 +15,7 @@ from torch import Tensor
 
 import hrf
 from hrf._attention import map_kernels, reference
-from hrf._attention.denominator import Denominator
+from hrf._attention.carry import CompiledSteps
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install triton, or a PyTorch for accelerators")
 DEVICE = os.environ.get("HRF_TEST_DEVICE", "cpu")
@@ -25,7 +25,7 @@ Blocks, TritonMaps = maps.Blocks, maps.TritonMaps
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SMALL = 16  # tokens and projections per block
 CASES, BATCHES = 8, 64
-FINITE = (10.0, 30.0, 100.0)  # norms at which float32 loses denominators, and outputs have to be finite
+BOTH = pytest.mark.parametrize("is_causal", [False, True])
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +42,7 @@ def taken(monkeypatch):
 
     if DEVICE == "cpu":
         monkeypatch.setattr(map_kernels, "ON_CPU", True)
+        monkeypatch.setattr(CompiledSteps, "of", lambda *_: None)
         monkeypatch.setattr(maps, "PROGRAMS", 8)
         small = lambda d, v: Blocks(SMALL, SMALL, *(max(16, 1 << (n - 1).bit_length()) for n in (d, v)), 4, 1)  # noqa: E731
         monkeypatch.setattr(maps, "blocks_for", small)
@@ -99,14 +100,15 @@ def tokens_of(random: Random, shapes: list[tuple[int, ...]], norm: float, dtype:
 
 
 def random_case(random: Random, *, is_causal: bool, norms: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0)) -> Case:
-    kind, norm, dim = random.choice(KINDS), random.choice(norms), random.randint(1, 20)
-    groups, key_heads, batch = random.choice([1, 1, 2, 3]), random.randint(1, 2), random.randint(1, 2)
-    heads, length = groups * key_heads, random.randint(1, 36)
-    keys = length if is_causal else random.randint(1, 36)
+    """Draw a call; most have one row, and one or two blocks of tokens and of projections."""
+    kind, norm, dim = random.choice(KINDS), random.choice(norms), random.randint(1, 18)
+    groups, key_heads, batch = random.choice([1, 1, 1, 2, 3]), random.choice([1, 1, 2]), random.choice([1, 1, 1, 2])
+    length, keys = (random.choice([random.randint(1, 16), random.randint(17, 36)]) for _ in range(2))
+    heads, keys = groups * key_heads, length if is_causal else keys
     least = dim if kind in ("FAVOR++", "FAVOR#", "asymmetric") else 1
-    phi = make_map(kind, dim, random.randint(least, least + 20), random.choice([None, heads]), random)
-    shapes = [(batch, heads, length, dim), (batch, key_heads, keys, dim), (batch, key_heads, keys)]
-    shapes[2] += (random.randint(1, 20),)
+    phi = make_map(kind, dim, least + random.randrange(18), random.choice([None, heads]), random)
+    width = random.choice([random.randint(1, 16), random.randint(17, 20)])
+    shapes = [(batch, heads, length, dim), (batch, key_heads, keys, dim), (batch, key_heads, keys, width)]
     tokens = tokens_of(random, shapes, norm, random.choice(DTYPES))
     options: dict[str, object] = {"scale": random.choice([1.0, 0.5]), "is_causal": is_causal}
     if random.random() < 0.4:
@@ -155,11 +157,115 @@ def check(case: Case, taken: list[str]) -> None:
     assert_near(received, expected, case)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.slow] * (n >= 6)) for n in range(BATCHES)]
-)
+def batches(quick: int) -> pytest.MarkDecorator:
+    """Parametrize a test by seeds, all but a few of them slow."""
+    seeds = [pytest.param(n, marks=[pytest.mark.slow] * (n >= quick)) for n in range(BATCHES)]
+    return pytest.mark.parametrize("seed", seeds)
+
+
+@BOTH
+@batches(2)
 def test_random_cases(seed, is_causal, taken):
     random = Random(2 * seed + is_causal)
     for _ in range(CASES):
         check(random_case(random, is_causal=is_causal), taken)
+
+
+@batches(3)
+def test_random_steps(seed, taken):
+    """A prompt, then token by token."""
+    random = Random(seed)
+    for _ in range(CASES):
+        case = random_case(random, is_causal=True)
+        length = case.tokens[0].shape[2]
+        start = random.randint(max(1, length - 3), length)
+        exact = [u.double() for u in case.tokens]
+        expected = reference.attention(*exact, case.phi.double(), **case.options)
+        on_device = moved(case._replace(phi=case.phi.float()))
+        mask = on_device.options.get("key_padding_mask")
+        state, pieces = hrf.AttentionState(on_device.phi, scale=case.options["scale"]), []
+        for some in (slice(0, start), *(slice(i, i + 1) for i in range(start, length))):
+            ignore = None if mask is None else mask[:, some]
+            pieces.append(state.prefill(*(u[..., some, :] for u in on_device.tokens), key_padding_mask=ignore))
+        assert taken == ["causal"] + ["step"] * (length - start)
+        taken.clear()
+        assert_near([torch.cat(pieces, 2)], [expected], case)
+
+
+@BOTH
+@pytest.mark.parametrize("norm", [4.0, 10.0, 30.0, 100.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_norm_is_finite(norm, kind, is_causal, taken):
+    """Beyond some norm float32 loses denominators to underflow; outputs stay averages of values."""
+    random = Random(int(norm) + is_causal)
+    phi = make_map(kind, 5, 20, None, random)
+    tokens = tokens_of(random, [(1, 1, 35, 5)] * 3, norm, torch.float32)
+    found = run(hrf.attention, phi.float(), tokens, {"is_causal": is_causal, "scale": 1.0})
+    assert taken
+    assert all(u.isfinite().all() for u in found)
+    assert found[0].min() >= tokens[2].min() - 1e-5
+    assert found[0].max() <= tokens[2].max() + 1e-5
+
+
+@BOTH
+def test_packed_sequences(is_causal, taken):
+    random, starts = Random(0), torch.tensor([0, 3, 3, 25, 40])
+    phi = make_map("pairs", 5, 20, None, random)
+    tokens = tokens_of(random, [(1, 2, 40, 5)] * 3, 1.0, torch.float32)
+    options = {"is_causal": is_causal, "cu_seqlens": starts}
+    expected = run(reference.attention, phi.double(), [u.double() for u in tokens], options)
+    received = run(hrf.attention, phi.float(), tokens, options)
+    assert taken
+    assert_near(received, expected, Case(phi, tokens, options, 1.0))
+
+
+def test_later_tokens_change_nothing():
+    phi, (q, k, v) = make_map("positive", 5, 20, None, Random(0)), torch.randn(3, 1, 1, 40, 5)
+    expected = hrf.attention(q, k, v, phi, is_causal=True)
+    for u, size in ((q, 1), (k, 30), (v, 1e6)):
+        u[..., 20:, :] *= size
+    received = hrf.attention(q, k, v, phi, is_causal=True)
+    assert torch.equal(received[..., :20, :], expected[..., :20, :])
+    assert not torch.equal(received[..., 20:, :], expected[..., 20:, :])
+
+
+@BOTH
+def test_ignored_keys_need_not_be_finite(is_causal):
+    phi, (q, k, v) = make_map("positive", 5, 20, None, Random(0)), torch.randn(3, 2, 1, 40, 5)
+    ignore = torch.zeros(2, 40, dtype=torch.bool)
+    ignore[0, :17] = ignore[1, 20] = True
+    options = {"is_causal": is_causal, "key_padding_mask": ignore}
+    expected = run(hrf.attention, phi, [q, k, v], options)
+    nans = [u.masked_fill(ignore[:, None, :, None], torch.nan) for u in (k, v)]
+    assert all(map(torch.equal, run(hrf.attention, phi, [q, *nans], options), expected))
+
+
+@pytest.mark.parametrize(
+    ("phi", "tokens"),
+    [
+        (hrf.AngularHybrid(4, n_projections=4, n_coefficient_projections=2), torch.randn(3, 1, 1, 9, 4)),
+        (hrf.Exponential(4, n_projections=4, matrix=1 + 0.5j * torch.ones(4)), torch.randn(3, 1, 1, 9, 4)),
+        (hrf.Positive(4, n_projections=4), torch.randn(3, 1, 1, 9, 4, dtype=torch.float64)),
+        (hrf.Positive(300, n_projections=4), torch.randn(3, 1, 1, 9, 300) / 20),
+        (hrf.Positive(4, n_projections=4), torch.randn(3, 1, 1, 0, 4)),
+    ],
+)
+@BOTH
+@pytest.mark.filterwarnings("ignore:.*norms")
+def test_other_calls_take_the_operations_of_pytorch(phi, tokens, is_causal, taken):
+    hrf.attention(*tokens, phi, is_causal=is_causal)
+    assert not taken
+
+
+def test_learned_maps_take_the_operations_of_pytorch(taken):
+    phi = hrf.Positive(4, n_projections=4)
+    phi.projection.omega.requires_grad_()
+    hrf.attention(*torch.randn(3, 1, 1, 9, 4), phi).sum().backward()
+    assert phi.projection.omega.grad.isfinite().all()
+    assert not taken
+
+
+def test_tokens_of_a_cpu_never_take_the_kernels(monkeypatch, taken):
+    monkeypatch.setattr(map_kernels, "ON_CPU", False)
+    hrf.attention(*torch.randn(3, 1, 1, 9, 4), hrf.Positive(4, n_projections=4), is_causal=True)
+    assert not taken

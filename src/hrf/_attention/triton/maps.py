@@ -181,10 +181,10 @@ class TritonMaps:
 
     def step(self, state: Tensor, scale: Tensor) -> Attended:
         """Attend from a state to a single position more; there are no gradients."""
-        outputs, new = Outputs.empty(state, self.query.tokens.shape[2]), torch.empty_like(state)
-        after, columns = torch.empty_like(scale), -(-self.value.shape[-1] // self.blocks.V)
+        outputs, new = Outputs.empty(state, self.query.tokens.shape[2]), state.new_empty(state.shape)
+        after, columns = scale.new_empty(scale.shape), -(-self.value.shape[-1] // self.blocks.V)
         tokens = *self.query.fields(), *self.key.fields(), self.value, *self.value.stride()[:3], self.ignore
-        results = state, scale, new, after, outputs.values, outputs.used, outputs.log_scale
+        results = state.contiguous(), scale.contiguous(), new, after, outputs.values, outputs.used, outputs.log_scale
         rows = max(16, 1 << (self.query.tokens.shape[2] - 1).bit_length())
         sizes = self._sizes(self.query)
         self._launch(step, (self._rows, columns), *tokens, *results, *sizes, T=rows)
@@ -277,7 +277,7 @@ class TritonMaps:
         sizes = self._sizes(self.key)
         arguments = *self.key.fields(), self.ignore, logs, own, *sizes[:3], *sizes[4:-1]
         self._launch(scale_keys, (self._blocks_of(self.key), self._rows), *arguments)
-        first = scale.view(-1, 1)
+        first = scale.reshape(-1, 1)
         tops = torch.maximum(own.cummax(1).values, first)
         ends = torch.cat([tops[:, size - 1 : length - 1 : size], tops[:, -1:]], 1)
         return _Scales(logs, own, tops, torch.cat([first, ends[:, :-1]], 1), ends)

@@ -121,7 +121,7 @@ def read_state(
                 scores += tl.dot(other, tl.trans(key_other), input_precision=PRECISION)
     if CAUSAL:
         position = places // groups
-        c = tl.load(tops + row + position, mask=keep, other=0.0)
+        c = tl.load(tops + row + position, mask=keep, other=-LOWEST)
         decay = tl.exp(tl.load(starts + n * tl.cdiv(keys, T) + slot) - c)
         s = tl.load(scales + row + key_places, mask=shown, other=LOWEST)
         visible = shown[None, :] & (key_places[None, :] <= position[:, None])

@@ -63,7 +63,7 @@ def step(
     places = tl.arange(0, T)
     keep, shown = places < length, places < 1
     if HIDDEN:
-        shown = shown & (tl.load(hidden + n // heads) == 0)
+        shown = shown & (tl.load(hidden + n // heads + places * 0) == 0)
     u = load_tokens(row_start(x, n, heads, x_batch, x_head), x_token, places, keep, dim, D)
     y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, places, shown, dim, D)
     value = row_start(value, n, heads, value_batch, value_head) + column
