@@ -19,6 +19,7 @@ from hrf._attention.carry import CompiledSteps
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install triton, or a PyTorch for accelerators")
 DEVICE = os.environ.get("HRF_TEST_DEVICE", "cpu")
+interpreter = pytest.importorskip("triton.runtime.interpreter")
 maps = pytest.importorskip("hrf._attention.triton.maps")
 Blocks, TritonMaps = maps.Blocks, maps.TritonMaps
 
@@ -26,6 +27,18 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SMALL = 16  # tokens and projections per block
 CASES, BATCHES = 8, 64
 BOTH = pytest.mark.parametrize("is_causal", [False, True])
+
+
+called = set()
+first_call = interpreter.InterpretedFunction.__call__
+
+
+def call_inside(function, *args, **options):
+    """Call a function inside a kernel; patch Triton's language once, not at each call, which takes five times as long."""
+    if function not in called:
+        called.add(function)
+        return first_call(function, *args, **options)
+    return function.rewrite()(*args, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +54,7 @@ def taken(monkeypatch):
         return method
 
     if DEVICE == "cpu":
+        monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_inside)
         monkeypatch.setattr(map_kernels, "ON_CPU", True)
         monkeypatch.setattr(CompiledSteps, "of", lambda *_: None)
         monkeypatch.setattr(maps, "PROGRAMS", 8)

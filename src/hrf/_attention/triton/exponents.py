@@ -26,12 +26,14 @@ def row_start(start, row, heads, batch_stride, head_stride):
 
 
 @triton.jit
-def load_tokens(start, stride, places, keep, width, WIDTH: tl.constexpr):
-    """Load tokens in float32, zeros where they are not kept: (T, WIDTH)."""
+def load_tokens(start, stride, first, keep, width, WIDTH: tl.constexpr, T: tl.constexpr):
+    """Load T tokens from ``first`` in float32, zeros where they are not kept: (T, WIDTH)."""
+    # One 64-bit address and short offsets: addresses of single numbers would take most registers.
+    start += tl.cast(first, tl.int64) * stride
     columns = tl.arange(0, WIDTH)
     inside = keep[:, None] & (columns < width)[None, :]
-    at = start + places.to(tl.int64)[:, None] * stride + columns[None, :]
-    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    at = tl.arange(0, T)[:, None] * stride + columns[None, :]
+    return tl.load(start + at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit

@@ -24,7 +24,7 @@ from hrf._attention.triton.sum_tokens import sum_tokens
 from hrf.features.affine_exponents import Affine
 from hrf.numerics import check_finite
 
-__all__ = ["Blocks", "TritonMaps", "blocks_for"]
+__all__ = ["Blocks", "TritonMaps", "blocks_for", "launch"]
 
 WIDEST = 256  # dimension of tokens and values
 PROGRAMS = 512  # at least, where a sum over keys is cut into parts: a few per multiprocessor
@@ -76,6 +76,12 @@ class _Scales(NamedTuple):
     def decays(self) -> Tensor:
         """Return exp(c before − c after) per chunk."""
         return (self.starts - self.ends).exp()
+
+
+def launch(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], num_warps: int, num_stages: int) -> None:
+    """Run a kernel on the device of its first argument; reports replace this function to see all launches."""
+    with torch.cuda.device_of(arguments["x"]):
+        kernel[grid](**arguments, num_warps=num_warps, num_stages=num_stages)
 
 
 @dataclass(frozen=True)
@@ -199,11 +205,9 @@ class TritonMaps:
         fast = half or torch.get_float32_matmul_precision() != "highest"
         common = {"KIND": self.kind, "SHIFTED": self.key.matrix.shape[-1] > self.n_projections}
         common |= {"HIDDEN": self.ignore is not None, "PRECISION": "tf32" if fast else "ieee"}
-        sizes = self.blocks._asdict() | options
-        names = kernel.arg_names
-        wanted = {k: v for k, v in (common | sizes).items() if k in names or k.startswith("num_")}
-        with torch.cuda.device_of(self.value):
-            kernel[grid](*arguments, **wanted)
+        given = dict(zip(kernel.arg_names, arguments, strict=False))
+        given |= {k: v for k, v in (common | self.blocks._asdict() | options).items() if k in kernel.arg_names}
+        launch(kernel, grid, given, self.blocks.num_warps, self.blocks.num_stages)
 
     def _sizes(self, side: _Side, *more: int) -> tuple[int | float, ...]:
         """Return heads, tokens, further sizes, and those of maps, as all kernels end their arguments."""

@@ -31,10 +31,11 @@ __all__ = ["pull_tokens"]
 
 @triton.jit
 def load_given(
-    value, value_token, factor, extra, at, places, keep, width, FACTORS: tl.constexpr, V: tl.constexpr
-):
+    value, value_token, factor, extra, at, first, keep, width, FACTORS: tl.constexpr, V: tl.constexpr,
+    T: tl.constexpr,
+):  # fmt: skip
     """Load G of some tokens: (T, V), (T,)."""
-    g, e = load_tokens(value, value_token, places, keep, width, V), keep.to(tl.float32)
+    g, e = load_tokens(value, value_token, first, keep, width, V, T), keep.to(tl.float32)
     if FACTORS:
         g *= tl.load(factor + at, mask=keep, other=0.0)[:, None]
         e = tl.load(extra + at, mask=keep, other=0.0)
@@ -61,13 +62,14 @@ def pull_tokens(
     matrix += own * dim * columns
     offset += own * (columns + 1)
     x, value = row_start(x, n, heads, x_batch, x_head), row_start(value, n, heads, value_batch, value_head)
-    places = tl.program_id(0) * T + tl.arange(0, T)
+    first_token = tl.program_id(0) * T
+    places = first_token + tl.arange(0, T)
     keep, slot = places < length, 0
     if HIDDEN and KEYS:
         keep = keep & (tl.load(hidden + n // heads * length + places, mask=keep, other=1) == 0)
     at = n.to(tl.int64) * length + places
-    u = load_tokens(x, x_token, places, keep, dim, D)
-    g, e = load_given(value, value_token, factor, extra, at, places, keep, width, not KEYS, V)
+    u = load_tokens(x, x_token, first_token, keep, dim, D, T)
+    g, e = load_given(value, value_token, factor, extra, at, first_token, keep, width, not KEYS, V, T)
     weight = keep.to(tl.float32)
     if KEYS and not CAUSAL:
         log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
@@ -90,17 +92,18 @@ def pull_tokens(
         grad_v = tl.zeros([T, V], tl.float32)
     for r in range(other_groups):
         if CAUSAL:
-            other_places = (slot * other_groups + r) * T + tl.arange(0, T)
+            other_first = (slot * other_groups + r) * T
+            other_places = other_first + tl.arange(0, T)
             other_keep = other_places < others
             if HIDDEN and not KEYS:
                 seen = tl.load(hidden + n // heads * others + other_places, mask=other_keep, other=1) == 0
                 other_keep = other_keep & seen
             other_at, other_position = n.to(tl.int64) * others + other_places, other_places // other_groups
-            y = load_tokens(other_x, other_token, other_places, other_keep, dim, D)
+            y = load_tokens(other_x, other_token, other_first, other_keep, dim, D, T)
             other_by = tl.load(other_shift + other_at, mask=other_keep, other=LOWEST)
             other_g, other_e = load_given(
-                other_value, other_value_token, other_factor, other_extra, other_at, other_places, other_keep,
-                width, KEYS, V,
+                other_value, other_value_token, other_factor, other_extra, other_at, other_first, other_keep,
+                width, KEYS, V, T,
             )  # fmt: skip
             start = n.to(tl.int64) * (others // other_groups)
             other_level = tl.load((tops if KEYS else scales) + start + other_position, mask=other_keep, other=0.0)
@@ -151,10 +154,11 @@ def pull_tokens(
             grad += tl.dot(grad_p, tl.trans(weights), input_precision=PRECISION)
         if CAUSAL and KEYS:
             grad_v += tl.dot(scores * pairs, other_g, input_precision=PRECISION)
-    here = (places < length)[:, None]
+    here, local = (places < length)[:, None], tl.arange(0, T)[:, None]
+    row = n.to(tl.int64) * length + first_token
     if KEYS:
         grad += pull_log_weight(u, along, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
         column = tl.arange(0, V)[None, :]
-        tl.store(grad_value + at[:, None] * width + column, grad_v, mask=here & (column < width))
+        tl.store(grad_value + row * width + (local * width + column), grad_v, mask=here & (column < width))
     k = tl.arange(0, D)[None, :]
-    tl.store(grad_x + at[:, None] * dim + k, grad, mask=here & (k < dim))
+    tl.store(grad_x + row * dim + (local * dim + k), grad, mask=here & (k < dim))

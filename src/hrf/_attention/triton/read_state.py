@@ -44,11 +44,12 @@ def scale_keys(
     matrix += own * dim * columns
     offset += own * (columns + 1)
     x = row_start(x, n, heads, x_batch, x_head)
-    places = tl.program_id(0) * T + tl.arange(0, T)
+    start = tl.program_id(0) * T
+    places = start + tl.arange(0, T)
     keep = places < length
     if HIDDEN:
         keep = keep & (tl.load(hidden + n // heads * length + places, mask=keep, other=1) == 0)
-    u, top = load_tokens(x, x_token, places, keep, dim, D), tl.full([T], LOWEST, tl.float32)
+    u, top = load_tokens(x, x_token, start, keep, dim, D, T), tl.full([T], LOWEST, tl.float32)
     for first in range(0, m, M):
         weights = load_matrix(matrix, columns, tl.arange(0, D), dim, first, m, M)
         p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
@@ -78,9 +79,10 @@ def read_state(
     matrix += own * dim * columns
     offset += own * (columns + 1)
     x = row_start(x, n, heads, x_batch, x_head)
-    places = tl.program_id(0) * T + tl.arange(0, T)
-    keep, rows, slot = places < length, n.to(tl.int64) * length, 0
-    u = load_tokens(x, x_token, places, keep, dim, D)
+    start, slot = tl.program_id(0) * T, 0
+    places = start + tl.arange(0, T)
+    keep, rows = places < length, n.to(tl.int64) * length
+    u = load_tokens(x, x_token, start, keep, dim, D, T)
     if CAUSAL:
         slot = tl.program_id(0) // groups
         key_places, row = slot * T + tl.arange(0, T), n.to(tl.int64) * keys
@@ -92,7 +94,7 @@ def read_state(
         key_own = n % heads % key_maps
         key_matrix += key_own * dim * columns
         key_offset += key_own * (columns + 1)
-        y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, key_places, shown, dim, D)
+        y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, slot * T, shown, dim, D, T)
         scores = tl.zeros([T, T], tl.float32)
     states += (n.to(tl.int64) * n_slots + slot) * n_features * (width + 1)
     sums, total = tl.zeros([T, V], tl.float32), tl.zeros([T], tl.float32)
@@ -127,14 +129,14 @@ def read_state(
         visible = shown[None, :] & (key_places[None, :] <= position[:, None])
         scores *= tl.exp(tl.where(visible, s[None, :] - c[:, None], LOWEST))
         value = row_start(value, n, heads, value_batch, value_head)
-        v = load_tokens(value + column, value_token, key_places, shown, width - column, V)
+        v = load_tokens(value + column, value_token, slot * T, shown, width - column, V, T)
         sums = sums * decay[:, None] + tl.dot(scores, v, input_precision=PRECISION)
         total = total * decay + tl.sum(scores, 1)
     log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
     divisor = tl.where(total == 0, 1.0, total)
     columns_of_value = column + tl.arange(0, V)
-    at = out + (rows + places)[:, None] * width + columns_of_value[None, :]
-    tl.store(at, sums / divisor[:, None], mask=keep[:, None] & (columns_of_value < width)[None, :])
+    at = tl.arange(0, T)[:, None] * width + columns_of_value[None, :]
+    tl.store(out + (rows + start) * width + at, sums / divisor[:, None], mask=keep[:, None] & (columns_of_value < width)[None, :])
     tl.store(used + rows + places, total, mask=keep)
     tl.store(logs + rows + places, log + top, mask=keep)
     tl.store(exponent + rows + places, top, mask=keep)

@@ -64,10 +64,10 @@ def step(
     keep, shown = places < length, places < 1
     if HIDDEN:
         shown = shown & (tl.load(hidden + n // heads + places * 0) == 0)
-    u = load_tokens(row_start(x, n, heads, x_batch, x_head), x_token, places, keep, dim, D)
-    y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, places, shown, dim, D)
+    u = load_tokens(row_start(x, n, heads, x_batch, x_head), x_token, 0, keep, dim, D, T)
+    y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, 0, shown, dim, D, T)
     value = row_start(value, n, heads, value_batch, value_head) + column
-    v = load_tokens(value, value_token, places, shown, width - column, V)
+    v = load_tokens(value, value_token, 0, shown, width - column, V, T)
     top = tl.full([T], LOWEST, tl.float32)
     for first in range(0, m, M):
         weights = load_matrix(key_matrix, columns, k, dim, first, m, M)

@@ -72,11 +72,12 @@ def sum_tokens(
             fade = tl.load(decay + n * n_chunks + at)
             s_one, s_other, z_one, z_other = s_one * fade, s_other * fade, z_one * fade, z_other * fade
         for start in range(0, chunk, T):
-            places = (part + at) * chunk + start + tl.arange(0, T)
+            first = (part + at) * chunk + start
+            places = first + tl.arange(0, T)
             keep = places < length
             if HIDDEN:
                 keep = keep & (tl.load(hidden + n // heads * length + places, mask=keep, other=1) == 0)
-            u = load_tokens(x, x_token, places, keep, dim, D)
+            u = load_tokens(x, x_token, first, keep, dim, D, T)
             p = exponents(u, weights, offset, 0, block * M, m, M, PRECISION)
             if ONLINE:
                 log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
@@ -88,7 +89,7 @@ def sum_tokens(
             else:
                 by = tl.load(shift + tokens + places, mask=keep, other=LOWEST)
             one, other = features(p, by, inside, KIND)
-            v = load_tokens(value + column, value_token, places, keep, width - column, V)
+            v = load_tokens(value + column, value_token, first, keep, width - column, V, T)
             last = keep.to(tl.float32)
             if FACTORS:
                 v *= tl.load(factor + tokens + places, mask=keep, other=0.0)[:, None]
