@@ -21,7 +21,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install trito
 DEVICE = os.environ.get("HRF_TEST_DEVICE", "cpu")
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 maps = pytest.importorskip("hrf._attention.triton.maps")
-Blocks, TritonMaps = maps.Blocks, maps.TritonMaps
+TritonMaps = maps.TritonMaps
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SMALL = 16  # tokens and projections per block
@@ -58,7 +58,8 @@ def taken(monkeypatch):
         monkeypatch.setattr(map_kernels, "ON_CPU", True)
         monkeypatch.setattr(CompiledSteps, "of", lambda *_: None)
         monkeypatch.setattr(maps, "PROGRAMS", 8)
-        small = lambda d, v: Blocks(SMALL, SMALL, *(max(16, 1 << (n - 1).bit_length()) for n in (d, v)), 4, 1)  # noqa: E731
+        chosen = maps.blocks_for
+        small = lambda *sizes: chosen(*sizes)._replace(T=SMALL, M=SMALL, few=SMALL)  # noqa: E731
         monkeypatch.setattr(maps, "blocks_for", small)
     for name in ("bidirectional", "bidirectional_backward", "causal", "causal_backward", "step"):
         monkeypatch.setattr(TritonMaps, name, recorded(name, getattr(TritonMaps, name)))

@@ -113,12 +113,28 @@ def largest(p, inside, KIND: tl.constexpr):
 
 
 @triton.jit
+def cos_sin(p):
+    """Return cos p and sin p from r = p − kπ/2, |r| ≤ π/4, and polynomials (Cephes): no call that takes registers."""
+    k = tl.floor(p * 0.6366197723675814 + 0.5)
+    r = ((p - k * 1.5703125) - k * 4.837512969970703e-4) - k * 7.549789948768648e-8
+    r = tl.minimum(tl.maximum(r, -0.8), 0.8)
+    z = r * r
+    sin = r + r * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4))
+    cos = 1 - z * 0.5 + z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5))
+    quarter = k.to(tl.int32)
+    odd = (quarter & 1) == 1
+    one, other = tl.where(odd, sin, cos), tl.where(odd, cos, sin)
+    return tl.where(((quarter + 1) & 2) == 0, one, -one), tl.where((quarter & 2) == 0, other, -other)
+
+
+@triton.jit
 def features(p, shift, inside, KIND: tl.constexpr):
     """Return the features times exp(shift), zeros beyond m: two blocks (T, M), the same twice for exp(p)."""
     shift = shift[:, None]
     if KIND == TURNS:
         size = tl.exp(shift)
-        one, other = tl.cos(p) * size, tl.sin(p) * size
+        one, other = cos_sin(p)
+        one, other = one * size, other * size
     elif KIND == PAIRS:
         one, other = tl.exp(shift + p), tl.exp(shift - p)
     else:

@@ -31,24 +31,27 @@ PROGRAMS = 512  # at least, where a sum over keys is cut into parts: a few per m
 
 
 class Blocks(NamedTuple):
-    """Sizes of blocks, powers of two of 16 or more: tokens, projections, dimensions, columns of values."""
+    """Sizes of blocks, powers of two of 16 or more.
+
+    Attributes:
+        T: tokens, the length of a chunk.
+        M: projections of a sum.
+        D: dimensions.
+        V: columns of values.
+        few: projections at a time where tokens stay and projections pass.
+    """
 
     T: int
     M: int
     D: int
     V: int
-    num_warps: int
-    num_stages: int
+    few: int
 
 
-def blocks_for(dim: int, width: int) -> Blocks:
-    """Choose sizes by those of tokens and values (``benchmarks.gpu.compile`` says what they take)."""
+def blocks_for(dim: int, width: int, half: bool) -> Blocks:
+    """Choose sizes that leave registers unspilled in half precision, d ≤ 64 (``benchmarks.gpu.compile``)."""
     d, v = (max(16, 1 << (n - 1).bit_length()) for n in (dim, width))
-    if max(d, v) <= 64:
-        return Blocks(64, 32, d, v, 4, 1)
-    if max(d, v) <= 128:
-        return Blocks(32, 32, d, v, 4, 1)
-    return Blocks(16, 32, d, v, 8, 1)
+    return Blocks(32 if half and max(d, v) <= 64 else 16, 32 if max(d, v) <= 128 else 16, d, v, 16)
 
 
 class _Side(NamedTuple):
@@ -78,10 +81,10 @@ class _Scales(NamedTuple):
         return (self.starts - self.ends).exp()
 
 
-def launch(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], num_warps: int, num_stages: int) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], num_warps: int) -> None:
     """Run a kernel on the device of its first argument; reports replace this function to see all launches."""
     with torch.cuda.device_of(arguments["x"]):
-        kernel[grid](**arguments, num_warps=num_warps, num_stages=num_stages)
+        kernel[grid](**arguments, num_warps=num_warps, num_stages=1)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ class TritonMaps:
             for u, side in zip(map(_by_rows, (query, key)), (affine.query, affine.key), strict=True)
         ]
         square, kind = (-1 if affine.kind == "turns" else 1) * call.root**2, KINDS.index(affine.kind)
-        ignore, sizes = None if hidden is None else hidden.view(torch.uint8), blocks_for(dim, width)
+        half = _is_half(query, key, value)
+        ignore, sizes = None if hidden is None else hidden.view(torch.uint8), blocks_for(dim, width, half)
         return cls(call, *sides, _by_rows(value), affine.n_projections, square, kind, sizes, ignore)
 
     def bidirectional(self, *, traced: bool) -> tuple[Outputs, Tensor, Tensor]:
@@ -200,14 +204,13 @@ class TritonMaps:
     # Launches.
 
     def _launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        tokens = self.query.tokens, self.key.tokens, self.value
-        half = all(u.dtype != torch.float32 for u in tokens)
-        fast = half or torch.get_float32_matmul_precision() != "highest"
-        common = {"KIND": self.kind, "SHIFTED": self.key.matrix.shape[-1] > self.n_projections}
-        common |= {"HIDDEN": self.ignore is not None, "PRECISION": "tf32" if fast else "ieee"}
+        tokens, sums = (self.query.tokens, self.key.tokens, self.value), kernel in (sum_tokens, scale_keys)
         given = dict(zip(kernel.arg_names, arguments, strict=False))
-        given |= {k: v for k, v in (common | self.blocks._asdict() | options).items() if k in kernel.arg_names}
-        launch(kernel, grid, given, self.blocks.num_warps, self.blocks.num_stages)
+        constants = {"KIND": self.kind, "SHIFTED": self.key.matrix.shape[-1] > self.n_projections}
+        constants |= {"HIDDEN": self.ignore is not None, "PRECISION": _precision(*tokens)}
+        constants |= self.blocks._asdict() | ({} if sums else {"M": self.blocks.few}) | options
+        given |= {name: value for name, value in constants.items() if name in kernel.arg_names}
+        launch(kernel, grid, given, 4 if sums and not options.get("FACTORS") else 8)
 
     def _sizes(self, side: _Side, *more: int) -> tuple[int | float, ...]:
         """Return heads, tokens, further sizes, and those of maps, as all kernels end their arguments."""
@@ -272,7 +275,9 @@ class TritonMaps:
         n_slots = states.shape[1] + keys if causal else 1  # a view of the slots after the first, for keys
         sizes = self._sizes(side, partner.tokens.shape[2], *groups, n_slots)
         grid, options = (n_chunks, self._rows), {"KEYS": keys, "CAUSAL": causal}
-        self._launch(pull_tokens, grid, *tokens, *more, *levels, found, found_value, *sizes, **options)
+        for wanted in ((True, False), (False, True)) if keys and causal else ((True, keys),):
+            options |= {"TOKENS": wanted[0], "VALUES": wanted[1]}
+            self._launch(pull_tokens, grid, *tokens, *more, *levels, found, found_value, *sizes, **options)
         return found, found if found_value is None else found_value
 
     def _scales(self, scale: Tensor) -> _Scales:
@@ -365,6 +370,17 @@ class TritonMaps:
 def _flat(state: Tensor) -> Tensor:
     """Return states ``(N, D, d_v + 1)`` as kernels have them."""
     return torch.cat([state[..., :-1].flatten(-2), state[..., -1]], -1)
+
+
+def _is_half(*tokens: Tensor) -> bool:
+    return all(u.dtype != torch.float32 for u in tokens)
+
+
+def _precision(*tokens: Tensor) -> str:
+    """Return how products are computed; TF32 holds half precision exactly, and three products of it float32."""
+    if _is_half(*tokens) or torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "tf32x3" if torch.version.hip is None else "ieee"
 
 
 def _known(u: Tensor | None) -> Tensor:

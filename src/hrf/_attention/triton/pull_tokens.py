@@ -53,10 +53,14 @@ def pull_tokens(
     # s of keys, c of keys (N, S); gradients (N, L, dim) and (N, L, width).
     scales, tops, grad_x, grad_value,
     heads, length, others, groups, other_groups, n_slots, dim, width, m, columns, square, n_features,
-    KIND: tl.constexpr, SHIFTED: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HIDDEN: tl.constexpr,
-    D: tl.constexpr, V: tl.constexpr, M: tl.constexpr, T: tl.constexpr, PRECISION: tl.constexpr,
+    KIND: tl.constexpr, SHIFTED: tl.constexpr, KEYS: tl.constexpr, TOKENS: tl.constexpr, VALUES: tl.constexpr,
+    CAUSAL: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr, V: tl.constexpr, M: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Launch with a program per block of tokens and row; tokens and partners have so many rows per position."""
+    """Launch with a program per block of tokens and row; tokens and partners have so many rows per position.
+
+    TOKENS and VALUES say which gradients are wanted: both at once would not fit the registers if CAUSAL.
+    """
     n = tl.program_id(1)
     own = n % heads % maps
     matrix += own * dim * columns
@@ -88,7 +92,7 @@ def pull_tokens(
         other_value = row_start(other_value, n, heads, other_value_batch, other_value_head)
     states += (n.to(tl.int64) * n_slots + slot) * n_features * (width + 1)
     grad, along = tl.zeros([T, D], tl.float32), tl.zeros([T], tl.float32)
-    if KEYS:
+    if VALUES:
         grad_v = tl.zeros([T, V], tl.float32)
     for r in range(other_groups):
         if CAUSAL:
@@ -99,12 +103,7 @@ def pull_tokens(
                 seen = tl.load(hidden + n // heads * others + other_places, mask=other_keep, other=1) == 0
                 other_keep = other_keep & seen
             other_at, other_position = n.to(tl.int64) * others + other_places, other_places // other_groups
-            y = load_tokens(other_x, other_token, other_first, other_keep, dim, D, T)
             other_by = tl.load(other_shift + other_at, mask=other_keep, other=LOWEST)
-            other_g, other_e = load_given(
-                other_value, other_value_token, other_factor, other_extra, other_at, other_first, other_keep,
-                width, KEYS, V, T,
-            )  # fmt: skip
             start = n.to(tl.int64) * (others // other_groups)
             other_level = tl.load((tops if KEYS else scales) + start + other_position, mask=other_keep, other=0.0)
             if KEYS:
@@ -113,52 +112,71 @@ def pull_tokens(
                 visible, gap = other_position[None, :] <= keys[:, None], other_level[None, :] - level[:, None]
             visible = visible & keep[:, None] & other_keep[None, :]
             pairs = tl.exp(tl.where(visible, gap, LOWEST))
-            products = tl.dot(g, tl.trans(other_g), input_precision=PRECISION) + e[:, None] * other_e[None, :]
-            products *= pairs
             scores = tl.zeros([T, T], tl.float32)
+            if TOKENS:
+                other_g, other_e = load_given(
+                    other_value, other_value_token, other_factor, other_extra, other_at, other_first, other_keep,
+                    width, KEYS, V, T,
+                )  # fmt: skip
+                products = tl.dot(g, tl.trans(other_g), input_precision=PRECISION)
+                products = (products + e[:, None] * other_e[None, :]) * pairs
         for first in range(0, m, M):
             j = first + tl.arange(0, M)
-            inside = j < m
+            inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
+            u = load_tokens(x, x_token, first_token + again, keep, dim, D, T)
+            g, _ = load_given(value, value_token, factor, extra, at, first_token + again, keep, width, not KEYS, V, T)
             weights = load_matrix(matrix, columns, tl.arange(0, D), dim, first, m, M)
             p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
             one, other = features(p, by, inside, KIND)
             grad_one, grad_other = tl.zeros([T, M], tl.float32), tl.zeros([T, M], tl.float32)
             if r == 0:
                 s, z = load_state(states, j, m, n_features, width, 0, V)
-                product = tl.dot(g, tl.trans(s), input_precision=PRECISION) + e[:, None] * z[None, :]
-                grad_one += product * weight[:, None]
-                if KEYS:
+                if TOKENS:
+                    product = tl.dot(g, tl.trans(s), input_precision=PRECISION) + e[:, None] * z[None, :]
+                    grad_one += product * weight[:, None]
+                if VALUES:
                     grad_v += tl.dot(one * weight[:, None], s, input_precision=PRECISION)
                 if KIND != SINGLE:
                     s, z = load_state(states, m + j, 2 * m, n_features, width, 0, V)
-                    product = tl.dot(g, tl.trans(s), input_precision=PRECISION) + e[:, None] * z[None, :]
-                    grad_other += product * weight[:, None]
-                    if KEYS:
+                    if TOKENS:
+                        product = tl.dot(g, tl.trans(s), input_precision=PRECISION) + e[:, None] * z[None, :]
+                        grad_other += product * weight[:, None]
+                    if VALUES:
                         grad_v += tl.dot(other * weight[:, None], s, input_precision=PRECISION)
             if CAUSAL:
+                y = load_tokens(other_x, other_token, other_first + again, other_keep, dim, D, T)
                 w = load_matrix(other_matrix, columns, tl.arange(0, D), dim, first, m, M)
                 q = exponents(y, w, other_offset, 0, first, m, M, PRECISION)
                 other_one, other_other = features(q, other_by, inside, KIND)
-                grad_one += tl.dot(products, other_one, input_precision=PRECISION)
-                if KIND != SINGLE:
-                    grad_other += tl.dot(products, other_other, input_precision=PRECISION)
-                if KEYS:
+                if TOKENS:
+                    grad_one += tl.dot(products, other_one, input_precision=PRECISION)
+                if VALUES:
                     scores += tl.dot(one, tl.trans(other_one), input_precision=PRECISION)
-                    if KIND != SINGLE:
+                if KIND != SINGLE:
+                    if TOKENS:
+                        grad_other += tl.dot(products, other_other, input_precision=PRECISION)
+                    if VALUES:
                         scores += tl.dot(other, tl.trans(other_other), input_precision=PRECISION)
-            if KEYS:
+            if TOKENS:
                 along += tl.sum(one * grad_one, 1)
                 if KIND != SINGLE:
                     along += tl.sum(other * grad_other, 1)
-            grad_p = pull_features(one, other, grad_one, grad_other, KIND)
-            grad += tl.dot(grad_p, tl.trans(weights), input_precision=PRECISION)
-        if CAUSAL and KEYS:
-            grad_v += tl.dot(scores * pairs, other_g, input_precision=PRECISION)
+                grad_p = pull_features(one, other, grad_one, grad_other, KIND)
+                grad += tl.dot(grad_p, tl.trans(weights), input_precision=PRECISION)
+        if CAUSAL and VALUES:
+            g, _ = load_given(
+                other_value, other_value_token, other_factor, other_extra, other_at, other_first, other_keep,
+                width, KEYS, V, T,
+            )  # fmt: skip
+            grad_v += tl.dot(scores * pairs, g, input_precision=PRECISION)
     here, local = (places < length)[:, None], tl.arange(0, T)[:, None]
     row = n.to(tl.int64) * length + first_token
-    if KEYS:
-        grad += pull_log_weight(u, along, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
+    if VALUES:
         column = tl.arange(0, V)[None, :]
         tl.store(grad_value + row * width + (local * width + column), grad_v, mask=here & (column < width))
-    k = tl.arange(0, D)[None, :]
-    tl.store(grad_x + row * dim + (local * dim + k), grad, mask=here & (k < dim))
+    if TOKENS:
+        if KEYS:
+            u = load_tokens(x, x_token, first_token, keep, dim, D, T)
+            grad += pull_log_weight(u, along, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
+        k = tl.arange(0, D)[None, :]
+        tl.store(grad_x + row * dim + (local * dim + k), grad, mask=here & (k < dim))

@@ -82,7 +82,6 @@ def read_state(
     start, slot = tl.program_id(0) * T, 0
     places = start + tl.arange(0, T)
     keep, rows = places < length, n.to(tl.int64) * length
-    u = load_tokens(x, x_token, start, keep, dim, D, T)
     if CAUSAL:
         slot = tl.program_id(0) // groups
         key_places, row = slot * T + tl.arange(0, T), n.to(tl.int64) * keys
@@ -94,14 +93,15 @@ def read_state(
         key_own = n % heads % key_maps
         key_matrix += key_own * dim * columns
         key_offset += key_own * (columns + 1)
-        y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, slot * T, shown, dim, D, T)
+        key = row_start(key, n, heads, key_batch, key_head)
         scores = tl.zeros([T, T], tl.float32)
     states += (n.to(tl.int64) * n_slots + slot) * n_features * (width + 1)
     sums, total = tl.zeros([T, V], tl.float32), tl.zeros([T], tl.float32)
     top = tl.full([T], 0.0 if KIND == TURNS else LOWEST, tl.float32)
     for first in range(0, m, M):
         j = first + tl.arange(0, M)
-        inside = j < m
+        inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
+        u = load_tokens(x, x_token, start + again, keep, dim, D, T)
         weights = load_matrix(matrix, columns, tl.arange(0, D), dim, first, m, M)
         p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
         grown = tl.maximum(top, largest(p, inside, KIND))
@@ -111,6 +111,7 @@ def read_state(
         sums = sums * fade[:, None] + tl.dot(one, s, input_precision=PRECISION)
         total = total * fade + tl.sum(one * z[None, :], 1)
         if CAUSAL:
+            y = load_tokens(key, key_token, slot * T + again, shown, dim, D, T)
             weights = load_matrix(key_matrix, columns, tl.arange(0, D), dim, first, m, M)
             p = exponents(y, weights, key_offset, 0, first, m, M, PRECISION)
             key_one, key_other = features(p, by, inside, KIND)
@@ -132,6 +133,7 @@ def read_state(
         v = load_tokens(value + column, value_token, slot * T, shown, width - column, V, T)
         sums = sums * decay[:, None] + tl.dot(scores, v, input_precision=PRECISION)
         total = total * decay + tl.sum(scores, 1)
+    u = load_tokens(x, x_token, start, keep, dim, D, T)
     log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
     divisor = tl.where(total == 0, 1.0, total)
     columns_of_value = column + tl.arange(0, V)

@@ -64,8 +64,8 @@ def step(
     keep, shown = places < length, places < 1
     if HIDDEN:
         shown = shown & (tl.load(hidden + n // heads + places * 0) == 0)
-    u = load_tokens(row_start(x, n, heads, x_batch, x_head), x_token, 0, keep, dim, D, T)
-    y = load_tokens(row_start(key, n, heads, key_batch, key_head), key_token, 0, shown, dim, D, T)
+    x, key = row_start(x, n, heads, x_batch, x_head), row_start(key, n, heads, key_batch, key_head)
+    y = load_tokens(key, key_token, 0, shown, dim, D, T)
     value = row_start(value, n, heads, value_batch, value_head) + column
     v = load_tokens(value, value_token, 0, shown, width - column, V, T)
     top = tl.full([T], LOWEST, tl.float32)
@@ -83,10 +83,12 @@ def step(
     top = tl.full([T], 0.0 if KIND == TURNS else LOWEST, tl.float32)
     for first in range(0, m, M):
         j = first + tl.arange(0, M)
-        inside = j < m
+        inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
+        y = load_tokens(key, key_token, again, shown, dim, D, T)
         weights = load_matrix(key_matrix, columns, k, dim, first, m, M)
         one, other = features(exponents(y, weights, key_offset, 0, first, m, M, PRECISION), by, inside, KIND)
         s, z = renew(state, new_state, j, m, width, column, decay, one, v, V, PRECISION)
+        u = load_tokens(x, x_token, again, keep, dim, D, T)
         weights = load_matrix(matrix, columns, k, dim, first, m, M)
         p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
         grown = tl.maximum(top, largest(p, inside, KIND))
@@ -98,6 +100,7 @@ def step(
             s, z = renew(state, new_state, m + j, 2 * m, width, column, decay, other, v, V, PRECISION)
             sums += tl.dot(read_other, s, input_precision=PRECISION)
             total += tl.sum(read_other * z[None, :], 1)
+    u = load_tokens(x, x_token, 0, keep, dim, D, T)
     log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
     at, columns_of_value = n.to(tl.int64) * length + places, column + tl.arange(0, V)
     quotients = sums / tl.where(total == 0, 1.0, total)[:, None]

@@ -1,0 +1,122 @@
+"""Compile all kernels for A100, H100 and MI300X without a GPU: ``python -m benchmarks.gpu.compile``.
+
+It writes registers per thread, shared memory and spills per program to ``benchmarks/results/gpu_compile.json``, from
+ptxas and from the metadata of AMD's code objects. Sizes are those of the library's blocks, for every kind of map.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["DEFAULTS", "LARGEST", "TARGETS", "compiled", "main"]
+
+TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+LARGEST = 99 << 10  # bytes of shared memory per program: what sm_86 has
+# (dim, width, projections, dtype): the default sizes, and those that only have to fit.
+DEFAULTS = ((64, 64, 128, torch.bfloat16), (64, 64, 128, torch.float32), (128, 128, 128, torch.bfloat16))
+OTHERS = ((256, 256, 256, torch.bfloat16), (256, 256, 256, torch.float32))
+_TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.uint8: "*u8"}
+
+
+def _typed(value: Any) -> tuple[str, bool]:
+    """Return the type of an argument in a signature, and whether it is a multiple of 16."""
+    if isinstance(value, Tensor):
+        return _TYPES[value.dtype], value.storage_offset() * value.element_size() % 16 == 0
+    if isinstance(value, float):
+        return "fp32", False
+    return ("i32" if abs(value) < 1 << 31 else "i64"), value % 16 == 0
+
+
+def compiled(launch: Any, target: str) -> dict[str, int]:
+    """Compile a launch as Triton would at run time; return registers, shared memory and spills."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature, constants, attributes = {}, {}, {}
+    for place, (parameter, name) in enumerate(zip(launch.kernel.params, launch.kernel.arg_names, strict=True)):
+        value = launch.arguments[name]
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+            signature[name], constants[(place,)] = "constexpr", value
+            continue
+        signature[name], aligned = _typed(value)
+        if aligned:
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(launch.kernel, signature, constants, attributes)
+    options = {"num_warps": launch.num_warps, "num_stages": 1}
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        made = triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options)
+    text = made.asm["amdgcn"] if target.startswith("gfx") else log.getvalue()
+    return {**_numbers(text, target), "shared": made.metadata.shared}
+
+
+def _numbers(text: str, target: str) -> dict[str, int]:
+    if target.startswith("gfx"):
+        patterns = {"registers": r"\.vgpr_count:\s+(\d+)", "spills": r"\.[sv]gpr_spill_count:\s+(\d+)"}
+    else:
+        patterns = {"registers": r"Used (\d+) registers", "spills": r"(\d+) bytes spill"}
+    return {name: sum(map(int, re.findall(pattern, text))) for name, pattern in patterns.items()}
+
+
+def rows(sizes: Sequence[tuple[Any, ...]], names: Sequence[str], targets: Sequence[str]) -> list[dict[str, Any]]:
+    """Compile the distinct kernels of all passes."""
+    from benchmarks.gpu.launches import Shape, record
+
+    found = []
+    for dim, width, m, dtype in sizes:
+        for name in names:
+            seen = set()
+            shape = Shape(dim=dim, width=width, n_projections=m, dtype=dtype, rows=4, length=1024)
+            for launches in record(name, shape).values():
+                for launch in launches:
+                    if launch.label in seen:
+                        continue
+                    seen.add(launch.label)
+                    about = {"kernel": launch.label, "map": name, "dim": dim, "width": width}
+                    about |= {"dtype": str(dtype).removeprefix("torch."), "warps": launch.num_warps}
+                    for target in targets:
+                        found.append({**about, "target": target, **compiled(launch, target)})
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Compile, write the report and print the largest numbers per target."""
+    from benchmarks.gpu.launches import MAPS
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.compile", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--quick", action="store_true", help="default sizes, positive maps and sm_80 only; no file")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ |= {"TRITON_CACHE_DIR": cache, "TRITON_DUMP_PTXAS_LOG": "1"}
+        if args.quick:
+            found = rows(DEFAULTS[:1], ["positive"], ["sm_80"])
+            print(json.dumps(found))
+            return
+        found = rows(DEFAULTS, list(MAPS), list(TARGETS)) + rows(OTHERS, ["positive", "shifted"], list(TARGETS))
+    import triton
+
+    (args.out / "gpu_compile.json").write_text(json.dumps({"triton": triton.__version__, "kernels": found}, indent=1))
+    for target in TARGETS:
+        own = [row for row in found if row["target"] == target]
+        largest = {k: max(row[k] for row in own) for k in ("registers", "shared", "spills")}
+        print(f"{target}: {len(own)} kernels, at most {largest}")
+
+
+if __name__ == "__main__":
+    os.environ.pop("TRITON_INTERPRET", None)
+    sys.exit(main())
