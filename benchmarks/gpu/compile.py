@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["DEFAULTS", "LARGEST", "TARGETS", "compiled", "main"]
+__all__ = ["DEFAULT", "LARGEST", "TARGETS", "compiled", "main"]
 
 TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 LARGEST = 99 << 10  # bytes of shared memory per program: what sm_86 has
-# (dim, width, projections, dtype): the default sizes, and those that only have to fit.
-DEFAULTS = ((64, 64, 128, torch.bfloat16), (64, 64, 128, torch.float32), (128, 128, 128, torch.bfloat16))
-OTHERS = ((256, 256, 256, torch.bfloat16), (256, 256, 256, torch.float32))
+# (dim, width, projections, dtype): the default size, and others, which only have to fit.
+DEFAULT = ((64, 64, 128, torch.bfloat16),)
+OTHERS = ((128, 128, 128, torch.bfloat16), (64, 64, 128, torch.float32), (256, 256, 256, torch.bfloat16))
 _TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.uint8: "*u8"}
 
 
@@ -102,12 +102,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="default sizes, positive maps and sm_80 only; no file")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as cache:
-        os.environ |= {"TRITON_CACHE_DIR": cache, "TRITON_DUMP_PTXAS_LOG": "1"}
+        os.environ |= {"TRITON_CACHE_DIR": cache, "TRITON_DUMP_PTXAS_LOG": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
         if args.quick:
-            found = rows(DEFAULTS[:1], ["positive"], ["sm_80"])
+            found = rows(DEFAULT, ["positive"], ["sm_80"])
             print(json.dumps(found))
             return
-        found = rows(DEFAULTS, list(MAPS), list(TARGETS)) + rows(OTHERS, ["positive", "shifted"], list(TARGETS))
+        found = rows(DEFAULT, list(MAPS), list(TARGETS)) + rows(OTHERS, ["positive", "trigonometric"], list(TARGETS))
     import triton
 
     (args.out / "gpu_compile.json").write_text(json.dumps({"triton": triton.__version__, "kernels": found}, indent=1))

@@ -59,7 +59,7 @@ def taken(monkeypatch):
         monkeypatch.setattr(CompiledSteps, "of", lambda *_: None)
         monkeypatch.setattr(maps, "PROGRAMS", 8)
         chosen = maps.blocks_for
-        small = lambda *sizes: chosen(*sizes)._replace(T=SMALL, M=SMALL, few=SMALL)  # noqa: E731
+        small = lambda *sizes, **kinds: chosen(*sizes, **kinds)._replace(T=SMALL, M=SMALL, few=SMALL)  # noqa: E731
         monkeypatch.setattr(maps, "blocks_for", small)
     for name in ("bidirectional", "bidirectional_backward", "causal", "causal_backward", "step"):
         monkeypatch.setattr(TritonMaps, name, recorded(name, getattr(TritonMaps, name)))

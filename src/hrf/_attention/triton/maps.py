@@ -48,10 +48,11 @@ class Blocks(NamedTuple):
     few: int
 
 
-def blocks_for(dim: int, width: int, half: bool) -> Blocks:
+def blocks_for(dim: int, width: int, *, half: bool, turns: bool) -> Blocks:
     """Choose sizes that leave registers unspilled in half precision, d ≤ 64 (``benchmarks.gpu.compile``)."""
     d, v = (max(16, 1 << (n - 1).bit_length()) for n in (dim, width))
-    return Blocks(32 if half and max(d, v) <= 64 else 16, 32 if max(d, v) <= 128 else 16, d, v, 16)
+    small = max(d, v) <= 64
+    return Blocks(32 if half and small else 16, 16 if turns or max(d, v) > 128 else 32, d, v, 16)
 
 
 class _Side(NamedTuple):
@@ -129,8 +130,8 @@ class TritonMaps:
             for u, side in zip(map(_by_rows, (query, key)), (affine.query, affine.key), strict=True)
         ]
         square, kind = (-1 if affine.kind == "turns" else 1) * call.root**2, KINDS.index(affine.kind)
-        half = _is_half(query, key, value)
-        ignore, sizes = None if hidden is None else hidden.view(torch.uint8), blocks_for(dim, width, half)
+        sizes = blocks_for(dim, width, half=_is_half(query, key, value), turns=affine.kind == "turns")
+        ignore = None if hidden is None else hidden.view(torch.uint8)
         return cls(call, *sides, _by_rows(value), affine.n_projections, square, kind, sizes, ignore)
 
     def bidirectional(self, *, traced: bool) -> tuple[Outputs, Tensor, Tensor]:
@@ -210,7 +211,7 @@ class TritonMaps:
         constants |= {"HIDDEN": self.ignore is not None, "PRECISION": _precision(*tokens)}
         constants |= self.blocks._asdict() | ({} if sums else {"M": self.blocks.few}) | options
         given |= {name: value for name, value in constants.items() if name in kernel.arg_names}
-        launch(kernel, grid, given, 4 if sums and not options.get("FACTORS") else 8)
+        launch(kernel, grid, given, 4 if sums else 8)
 
     def _sizes(self, side: _Side, *more: int) -> tuple[int | float, ...]:
         """Return heads, tokens, further sizes, and those of maps, as all kernels end their arguments."""
