@@ -267,6 +267,34 @@ def test_packed_sequences_read_their_starts_alone(is_causal):
     assert out.shape == (1, 4, 30, WIDTH)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_packed_sequences_of_known_length_read_nothing(is_causal):
+    """With the longest length the starts may be on the device, too."""
+    phi, tokens = MAPS["Positive"](), [u[:1] for u in (query(), query(), value())]
+    with Host() as host:
+        out = hrf.attention(
+            *tokens, phi, cu_seqlens=meta(5, dtype=torch.int32), max_seqlen=12, is_causal=is_causal
+        )
+    assert not host.found
+    assert out.shape == (1, 4, 30, WIDTH)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_packed_sequences_of_known_length_are_the_same(is_causal, key_heads):
+    phi, starts = build("positive"), torch.tensor([0, 3, 3, 12, 30])
+    tokens = [u.requires_grad_() for u in inputs(1, key_heads=key_heads, length=30)]
+    found = []
+    for longest in (None, 18, 25):
+        out = hrf.attention(*tokens, phi, cu_seqlens=starts, max_seqlen=longest, is_causal=is_causal)
+        found.append([out, *torch.autograd.grad(out.square().sum(), tokens)])
+    for a, b, c in zip(*found, strict=True):
+        torch.testing.assert_close(b, a)
+        torch.testing.assert_close(c, a)
+    with pytest.raises(ValueError, match="max_seqlen is 17; expected at least 18"):
+        hrf.attention(*tokens, phi, cu_seqlens=starts, max_seqlen=17, is_causal=is_causal)
+
+
 @pytest.mark.parametrize(
     "name", ["clustered separable", "clustered shifted", "clustered paper", "angular hybrid"]
 )
