@@ -47,7 +47,9 @@ def compiled(launch: Any, target: str) -> dict[str, int]:
     from triton.compiler import ASTSource
 
     signature, constants, attributes = {}, {}, {}
-    for place, (parameter, name) in enumerate(zip(launch.kernel.params, launch.kernel.arg_names, strict=True)):
+    for place, (parameter, name) in enumerate(
+        zip(launch.kernel.params, launch.kernel.arg_names, strict=True)
+    ):
         value = launch.arguments[name]
         if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
             signature[name], constants[(place,)] = "constexpr", value
@@ -72,7 +74,9 @@ def _numbers(text: str, target: str) -> dict[str, int]:
     return {name: sum(map(int, re.findall(pattern, text))) for name, pattern in patterns.items()}
 
 
-def rows(sizes: Sequence[tuple[Any, ...]], names: Sequence[str], targets: Sequence[str]) -> list[dict[str, Any]]:
+def rows(
+    sizes: Sequence[tuple[Any, ...]], names: Sequence[str], targets: Sequence[str]
+) -> list[dict[str, Any]]:
     """Compile the distinct kernels of all passes."""
     from benchmarks.gpu.launches import Shape, record
 
@@ -97,20 +101,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compile, write the report and print the largest numbers per target."""
     from benchmarks.gpu.launches import MAPS
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.compile", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.compile", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--quick", action="store_true", help="default sizes, positive maps and sm_80 only; no file")
+    parser.add_argument(
+        "--quick", action="store_true", help="default sizes, positive maps and sm_80 only; no file"
+    )
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as cache:
-        os.environ |= {"TRITON_CACHE_DIR": cache, "TRITON_DUMP_PTXAS_LOG": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
+        os.environ |= {
+            "TRITON_CACHE_DIR": cache,
+            "TRITON_DUMP_PTXAS_LOG": "1",
+            "TRITON_DEFAULT_FP_FUSION": "1",
+        }
         if args.quick:
             found = rows(DEFAULT, ["positive"], ["sm_80"])
             print(json.dumps(found))
             return
-        found = rows(DEFAULT, list(MAPS), list(TARGETS)) + rows(OTHERS, ["positive", "trigonometric"], list(TARGETS))
+        found = rows(DEFAULT, list(MAPS), list(TARGETS)) + rows(
+            OTHERS, ["positive", "trigonometric"], list(TARGETS)
+        )
     import triton
 
-    (args.out / "gpu_compile.json").write_text(json.dumps({"triton": triton.__version__, "kernels": found}, indent=1))
+    (args.out / "gpu_compile.json").write_text(
+        json.dumps({"triton": triton.__version__, "kernels": found}, indent=1)
+    )
     for target in TARGETS:
         own = [row for row in found if row["target"] == target]
         largest = {k: max(row[k] for row in own) for k in ("registers", "shared", "spills")}

@@ -43,7 +43,9 @@ class Launch:
     def label(self) -> str:
         """Name the kernel and the constants that make it another one."""
         flags = ("ONLINE", "SCAN", "REVERSE", "CAUSAL", "KEYS", "TOKENS", "VALUES")
-        return " ".join([self.kernel.fn.__name__, *(f.lower() for f in flags if self.arguments.get(f) is True)])
+        return " ".join(
+            [self.kernel.fn.__name__, *(f.lower() for f in flags if self.arguments.get(f) is True)]
+        )
 
 
 def _shifted(dim: int, n_projections: int) -> hrf.FeatureMap:

@@ -17,7 +17,9 @@ import hrf
 from hrf._attention import map_kernels, reference
 from hrf._attention.carry import CompiledSteps
 
-pytest.importorskip("triton", reason="Triton is not installed: pip install triton, or a PyTorch for accelerators")
+pytest.importorskip(
+    "triton", reason="Triton is not installed: pip install triton, or a PyTorch for accelerators"
+)
 DEVICE = os.environ.get("HRF_TEST_DEVICE", "cpu")
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 maps = pytest.importorskip("hrf._attention.triton.maps")
@@ -34,7 +36,7 @@ first_call = interpreter.InterpretedFunction.__call__
 
 
 def call_inside(function, *args, **options):
-    """Call a function inside a kernel; patch Triton's language once, not at each call, which takes five times as long."""
+    """Call a function inside a kernel, but patch Triton's language once: at each call it takes five times as long."""
     if function not in called:
         called.add(function)
         return first_call(function, *args, **options)
@@ -117,7 +119,11 @@ def tokens_of(random: Random, shapes: list[tuple[int, ...]], norm: float, dtype:
 def random_case(random: Random, *, is_causal: bool, norms: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0)) -> Case:
     """Draw a call; most have one row, and one or two blocks of tokens and of projections."""
     kind, norm, dim = random.choice(KINDS), random.choice(norms), random.randint(1, 18)
-    groups, key_heads, batch = random.choice([1, 1, 1, 2, 3]), random.choice([1, 1, 2]), random.choice([1, 1, 1, 2])
+    groups, key_heads, batch = (
+        random.choice([1, 1, 1, 2, 3]),
+        random.choice([1, 1, 2]),
+        random.choice([1, 1, 1, 2]),
+    )
     length, keys = (random.choice([random.randint(1, 16), random.randint(17, 36)]) for _ in range(2))
     heads, keys = groups * key_heads, length if is_causal else keys
     least = dim if kind in ("FAVOR++", "FAVOR#", "asymmetric") else 1
@@ -127,7 +133,9 @@ def random_case(random: Random, *, is_causal: bool, norms: tuple[float, ...] = (
     tokens = tokens_of(random, shapes, norm, random.choice(DTYPES))
     options: dict[str, object] = {"scale": random.choice([1.0, 0.5]), "is_causal": is_causal}
     if random.random() < 0.4:
-        options["key_padding_mask"] = torch.rand(batch, keys, generator=torch.Generator().manual_seed(keys)) > 0.6
+        options["key_padding_mask"] = (
+            torch.rand(batch, keys, generator=torch.Generator().manual_seed(keys)) > 0.6
+        )
     return Case(phi, tokens, options, norm)
 
 
@@ -162,9 +170,7 @@ def assert_near(received: list[Tensor], expected: list[Tensor], case: Case) -> N
 
 def check(case: Case, taken: list[str]) -> None:
     name = "causal" if case.options["is_causal"] else "bidirectional"
-    expected = run(
-        reference.attention, case.phi.double(), [u.double() for u in case.tokens], case.options
-    )
+    expected = run(reference.attention, case.phi.double(), [u.double() for u in case.tokens], case.options)
     on_device = moved(case._replace(phi=case.phi.float()))
     received = run(hrf.attention, on_device.phi, on_device.tokens, on_device.options)
     assert taken == [name, f"{name}_backward"]
@@ -201,7 +207,9 @@ def test_random_steps(seed, taken):
         state, pieces = hrf.AttentionState(on_device.phi, scale=case.options["scale"]), []
         for some in (slice(0, start), *(slice(i, i + 1) for i in range(start, length))):
             ignore = None if mask is None else mask[:, some]
-            pieces.append(state.prefill(*(u[..., some, :] for u in on_device.tokens), key_padding_mask=ignore))
+            pieces.append(
+                state.prefill(*(u[..., some, :] for u in on_device.tokens), key_padding_mask=ignore)
+            )
         assert taken == ["causal"] + ["step"] * (length - start)
         taken.clear()
         assert_near([torch.cat(pieces, 2)], [expected], case)

@@ -93,7 +93,9 @@ def attention(
         masks = attn_mask, key_padding_mask, query_padding_mask, cu_seqlens
         if method is not None:
             return call_summarised(query, key, value, method, masks, is_causal, scale)
-        return call_operator(_operands(query, key, value, feature_map, masks, is_causal, scale, denominator, max_seqlen))
+        return call_operator(
+            _operands(query, key, value, feature_map, masks, is_causal, scale, denominator, max_seqlen)
+        )
     masks = attn_mask, key_padding_mask, query_padding_mask, cu_seqlens
     if method is not None and is_causal and all(mask is None for mask in masks):
         found = short_causal(query, key, value, method, scale)

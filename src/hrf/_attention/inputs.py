@@ -336,7 +336,9 @@ class Packing:
                 raise ValueError(
                     f"max_seqlen is {max_seqlen}; expected at least {int(starts.diff().max())}, the longest length"
                 )
-        self._batches = list(_batches(starts)) if max_seqlen is None else [_padded(starts, max_seqlen)] * (length > 0)
+        self._batches = (
+            list(_batches(starts)) if max_seqlen is None else [_padded(starts, max_seqlen)] * (length > 0)
+        )
 
     def batches(self) -> Iterator[Inputs]:
         """Yield sequences of similar length as batches; without any token, the inputs themselves."""

@@ -120,7 +120,9 @@ def cos_sin(p):
     r = tl.minimum(tl.maximum(r, -0.8), 0.8)
     z = r * r
     sin = r + r * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4))
-    cos = 1 - z * 0.5 + z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5))
+    cos = (
+        1 - z * 0.5 + z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5))
+    )
     quarter = k.to(tl.int32)
     odd = (quarter & 1) == 1
     one, other = tl.where(odd, sin, cos), tl.where(odd, cos, sin)

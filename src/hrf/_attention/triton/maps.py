@@ -117,7 +117,11 @@ class TritonMaps:
     @classmethod
     def of(cls, call: Call, query: Tensor, key: Tensor, value: Tensor) -> Self | None:
         """Prepare ``(B, H, ·, ·)``; ``None`` if the kernels do not serve the map or these tensors."""
-        if call.learned or call.dtype != torch.float32 or not (query.numel() and key.numel() and value.numel()):
+        if (
+            call.learned
+            or call.dtype != torch.float32
+            or not (query.numel() and key.numel() and value.numel())
+        ):
             return None
         dim, width = key.shape[-1], value.shape[-1]
         affine = call.feature_map.affine() if max(dim, width) <= WIDEST else None
@@ -125,14 +129,13 @@ class TritonMaps:
             return None
         hidden = None if call.ignore is None else call.ignore.contiguous()
         _check(query, key, hidden)
-        sides = [
-            _Side(u, *_weights(side, call))
-            for u, side in zip(map(_by_rows, (query, key)), (affine.query, affine.key), strict=True)
-        ]
+        query_side = _Side(_by_rows(query), *_weights(affine.query, call))
+        key_side = _Side(_by_rows(key), *_weights(affine.key, call))
         square, kind = (-1 if affine.kind == "turns" else 1) * call.root**2, KINDS.index(affine.kind)
         sizes = blocks_for(dim, width, half=_is_half(query, key, value), turns=affine.kind == "turns")
         ignore = None if hidden is None else hidden.view(torch.uint8)
-        return cls(call, *sides, _by_rows(value), affine.n_projections, square, kind, sizes, ignore)
+        m = affine.n_projections
+        return cls(call, query_side, key_side, _by_rows(value), m, square, kind, sizes, ignore)
 
     def bidirectional(self, *, traced: bool) -> tuple[Outputs, Tensor, Tensor]:
         """Return outputs, state ``(N, D, d_v + 1)`` and its scale, ``(N, 1, 1)``."""
@@ -149,13 +152,19 @@ class TritonMaps:
         seen = of_all(self.value, self.call.ignore, self.call.dtype, signed=self._signed)
         return outputs.settled(self.call, self.query.tokens, seen), state, top
 
-    def bidirectional_backward(self, state: Tensor, scale: Tensor, outputs: Outputs, grad: Tensor) -> list[Tensor]:
+    def bidirectional_backward(
+        self, state: Tensor, scale: Tensor, outputs: Outputs, grad: Tensor
+    ) -> list[Tensor]:
         """Return the gradients of query, key and value."""
         given = outputs.gradient_of_sums(grad)
         parts, chunk = self._parts(self.query)
         states, shift = self._states(parts), -_known(outputs.exponents)
-        self._sum(self.query, self._as_rows(given[0]), (shift, *given[1:]), (None, None, states), parts, chunk)
-        grad_query, _ = self._pull(self.query, self._as_rows(given[0]), (shift, None, *given[1:]), _flat(state))
+        self._sum(
+            self.query, self._as_rows(given[0]), (shift, *given[1:]), (None, None, states), parts, chunk
+        )
+        grad_query, _ = self._pull(
+            self.query, self._as_rows(given[0]), (shift, None, *given[1:]), _flat(state)
+        )
         over_queries = states.sum(1)
         grad_key, grad_value = self._pull(self.key, self.value, (None, None, None, None), over_queries, scale)
         return [grad_query, grad_key, grad_value]
@@ -172,7 +181,7 @@ class TritonMaps:
     def causal_backward(
         self, state: Tensor, scale: Tensor, tops: Tensor, outputs: Outputs, grads: tuple[Tensor, Tensor]
     ) -> list[Tensor]:
-        """Return the gradients of query, key, value and state, from those of outputs and of the state after all keys."""
+        """Return the gradients of query, key, value and state, given those of outputs and of the last state."""
         grad, factor, extra = outputs.gradient_of_sums(grads[0])
         scales, tops = self._scales(scale), self._per_row(tops.squeeze(-1))
         starts, n_chunks = self._per_row(self._per_chunk(scales.starts)), scales.starts.shape[1]
@@ -195,7 +204,15 @@ class TritonMaps:
         outputs, new = Outputs.empty(state, self.query.tokens.shape[2]), state.new_empty(state.shape)
         after, columns = scale.new_empty(scale.shape), -(-self.value.shape[-1] // self.blocks.V)
         tokens = *self.query.fields(), *self.key.fields(), self.value, *self.value.stride()[:3], self.ignore
-        results = state.contiguous(), scale.contiguous(), new, after, outputs.values, outputs.used, outputs.log_scale
+        results = (
+            state.contiguous(),
+            scale.contiguous(),
+            new,
+            after,
+            outputs.values,
+            outputs.used,
+            outputs.log_scale,
+        )
         rows = max(16, 1 << (self.query.tokens.shape[2] - 1).bit_length())
         sizes = self._sizes(self.query)
         self._launch(step, (self._rows, columns), *tokens, *results, *sizes, T=rows)
@@ -207,7 +224,10 @@ class TritonMaps:
     def _launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         tokens, sums = (self.query.tokens, self.key.tokens, self.value), kernel in (sum_tokens, scale_keys)
         given = dict(zip(kernel.arg_names, arguments, strict=False))
-        constants = {"KIND": self.kind, "SHIFTED": self.key.matrix.shape[-1] > self.n_projections}
+        constants: dict[str, Any] = {
+            "KIND": self.kind,
+            "SHIFTED": self.key.matrix.shape[-1] > self.n_projections,
+        }
         constants |= {"HIDDEN": self.ignore is not None, "PRECISION": _precision(*tokens)}
         constants |= self.blocks._asdict() | ({} if sums else {"M": self.blocks.few}) | options
         given |= {name: value for name, value in constants.items() if name in kernel.arg_names}
@@ -263,13 +283,22 @@ class TritonMaps:
         others: tuple[Any, ...] | None = None,
         scales: _Scales | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of tokens and, for keys, of values; ``given`` are shift, share, factors, last columns."""
+        """Return the gradients of tokens and, for keys, of values; given shift, share, factors, last columns."""
         keys, causal = side is self.key, others is not None
         partner, other_value, (other_shift, _, *other_factors) = others or (side, value, (None,) * 4)
         found = torch.empty_like(side.tokens, memory_format=torch.contiguous_format)
         found_value = torch.empty_like(value, memory_format=torch.contiguous_format) if keys else None
         groups = (1, self._groups if causal else 1) if keys else (self._groups if causal else 1, 1)
-        tokens = *side.fields(), *given[:2], value, *value.stride()[:3], *given[2:], self.ignore, scale, states
+        tokens = (
+            *side.fields(),
+            *given[:2],
+            value,
+            *value.stride()[:3],
+            *given[2:],
+            self.ignore,
+            scale,
+            states,
+        )
         more = *partner.fields(), other_shift, other_value, *other_value.stride()[:3], *other_factors
         levels = (None, None) if scales is None else (scales.own, scales.tops)
         n_chunks = self._blocks_of(side) if scales is None else scales.starts.shape[1] * groups[0]
@@ -297,7 +326,9 @@ class TritonMaps:
         states = self._states(n_chunks + 1)
         states[:, 0] = _flat(state)
         given = scales.logs - self._per_chunk(scales.ends), None, None
-        self._sum(self.key, self.value, given, (None, scales.decays, states), n_chunks, self.blocks.T, scan=True)
+        self._sum(
+            self.key, self.value, given, (None, scales.decays, states), n_chunks, self.blocks.T, scan=True
+        )
         return states
 
     def _attended(self, outputs: Outputs, state: Tensor, scale: Tensor, tops: Tensor) -> Attended:

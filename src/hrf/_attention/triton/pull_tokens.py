@@ -1,10 +1,11 @@
 """Gradients of tokens and, for keys, of values, from G = (g, e) per token and a state.
 
-For queries S is the state, g the gradient of the sums and e that of the denominator; for keys S is the gradient of the
-state, g the value and e = 1. With ψ = exp(±p + shift) the gradient of the features is share (S g + z e), and ∂p follows;
-that of the log weight is Σ ψ ∂ψ. If CAUSAL, partners in the own chunk (keys up to a query, queries from a key on) add
+For queries S is the state, g the gradient of the sums and e that of the denominator. For keys S is the gradient of the
+state, g the value and e = 1. With ψ = exp(±p + shift) the gradient of the features is share (S g + z e), from which ∂p
+follows; the gradient of the log weight is Σ ψ ∂ψ. If CAUSAL, partners in the own chunk (keys up to a query, queries from
+a key on) add, with W = exp(s of the key − c of the query),
 
-    Σ_j Wᵢⱼ (gᵢ · gⱼ + eᵢ eⱼ) ψⱼ,   and for keys, to ∂v,   Σ_j Wᵢⱼ (ψᵢ · ψⱼ) gⱼ,   with W = exp(s of the key − c of the query).
+    Σ_j Wᵢⱼ (gᵢ · gⱼ + eᵢ eⱼ) ψⱼ,   and for keys, to ∂v,   Σ_j Wᵢⱼ (ψᵢ · ψⱼ) gⱼ.
 """
 
 # mypy: ignore-errors
@@ -105,7 +106,9 @@ def pull_tokens(
             other_at, other_position = n.to(tl.int64) * others + other_places, other_places // other_groups
             other_by = tl.load(other_shift + other_at, mask=other_keep, other=LOWEST)
             start = n.to(tl.int64) * (others // other_groups)
-            other_level = tl.load((tops if KEYS else scales) + start + other_position, mask=other_keep, other=0.0)
+            other_level = tl.load(
+                (tops if KEYS else scales) + start + other_position, mask=other_keep, other=0.0
+            )
             if KEYS:
                 visible, gap = other_position[None, :] >= keys[:, None], level[:, None] - other_level[None, :]
             else:
@@ -124,7 +127,9 @@ def pull_tokens(
             j = first + tl.arange(0, M)
             inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
             u = load_tokens(x, x_token, first_token + again, keep, dim, D, T)
-            g, _ = load_given(value, value_token, factor, extra, at, first_token + again, keep, width, not KEYS, V, T)
+            g, _ = load_given(
+                value, value_token, factor, extra, at, first_token + again, keep, width, not KEYS, V, T
+            )
             weights = load_matrix(matrix, columns, tl.arange(0, D), dim, first, m, M)
             p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
             one, other = features(p, by, inside, KIND)
@@ -177,6 +182,8 @@ def pull_tokens(
     if TOKENS:
         if KEYS:
             u = load_tokens(x, x_token, first_token, keep, dim, D, T)
-            grad += pull_log_weight(u, along, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
+            grad += pull_log_weight(
+                u, along, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION
+            )
         k = tl.arange(0, D)[None, :]
         tl.store(grad_x + row * dim + (local * dim + k), grad, mask=here & (k < dim))

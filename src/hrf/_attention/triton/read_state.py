@@ -70,8 +70,8 @@ def read_state(
     # Quotients (N, L, width), denominators, log scales without c, and a: (N, L).
     out, used, logs, exponent,
     heads, length, keys, groups, n_slots, dim, width, m, columns, square, n_features,
-    KIND: tl.constexpr, SHIFTED: tl.constexpr, CAUSAL: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr, V: tl.constexpr,
-    M: tl.constexpr, T: tl.constexpr, PRECISION: tl.constexpr,
+    KIND: tl.constexpr, SHIFTED: tl.constexpr, CAUSAL: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr,
+    V: tl.constexpr, M: tl.constexpr, T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Launch with a program per block of rows, row and block of columns; a chunk is T keys and their queries."""
     n, column = tl.program_id(1), tl.program_id(2) * V
@@ -138,7 +138,11 @@ def read_state(
     divisor = tl.where(total == 0, 1.0, total)
     columns_of_value = column + tl.arange(0, V)
     at = tl.arange(0, T)[:, None] * width + columns_of_value[None, :]
-    tl.store(out + (rows + start) * width + at, sums / divisor[:, None], mask=keep[:, None] & (columns_of_value < width)[None, :])
+    tl.store(
+        out + (rows + start) * width + at,
+        sums / divisor[:, None],
+        mask=keep[:, None] & (columns_of_value < width)[None, :],
+    )
     tl.store(used + rows + places, total, mask=keep)
     tl.store(logs + rows + places, log + top, mask=keep)
     tl.store(exponent + rows + places, top, mask=keep)

@@ -39,8 +39,8 @@ def sum_tokens(
     # Scales (N, parts, blocks), decays (N, n_chunks), states (N, parts or n_chunks + 1, ·).
     scale, decay, states,
     heads, length, chunk, n_chunks, n_slots, dim, width, m, columns, square, n_features,
-    KIND: tl.constexpr, SHIFTED: tl.constexpr, ONLINE: tl.constexpr, SCAN: tl.constexpr, REVERSE: tl.constexpr, HIDDEN: tl.constexpr,
-    FACTORS: tl.constexpr, D: tl.constexpr, V: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
+    KIND: tl.constexpr, SHIFTED: tl.constexpr, ONLINE: tl.constexpr, SCAN: tl.constexpr, REVERSE: tl.constexpr,
+    HIDDEN: tl.constexpr, FACTORS: tl.constexpr, D: tl.constexpr, V: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Launch with a program per block of projections, row and (part, block of columns)."""
