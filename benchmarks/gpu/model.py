@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.gpu.launches import Launch, Shape, record
 
-__all__ = ["GPUS", "count", "main", "model_rows"]
+__all__ = ["GPUS", "count", "main"]
 
 SHARE = 0.5  # of peaks that kernels are taken to reach
 LENGTHS = (4096, 16384, 65536)
@@ -116,18 +116,6 @@ def _predicted() -> Iterator[dict[str, Any]]:
                 for kind, own, exact in rows:
                     about = {"gpu": name, "attention": way, "pass": kind, "length": length}
                     yield {**about, "milliseconds": 1e3 * own, "flash_milliseconds": 1e3 * exact}
-
-
-def model_rows(result: dict[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield predicted milliseconds beside those of FlashAttention-2, headings first."""
-    yield ["predicted ms / FlashAttention-2, ms", *(f"{n:,} tokens" for n in LENGTHS)]
-    found: dict[tuple[str, ...], dict[int, str]] = {}
-    for row in result["rows"]:
-        key = row["gpu"], row["attention"], row["pass"]
-        words = f"{row['milliseconds']:.2f} / {row['flash_milliseconds']:.2f}"
-        found.setdefault(key, {})[row["length"]] = words
-    for key, cells in sorted(found.items()):
-        yield [", ".join(key), *(cells[n] for n in LENGTHS)]
 
 
 def main() -> None:

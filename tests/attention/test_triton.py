@@ -27,7 +27,7 @@ TritonMaps = maps.TritonMaps
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SMALL = 16  # tokens and projections per block
-CASES, BATCHES = 8, 64
+CASES, BATCHES, STEP_BATCHES = 8, 32, 64
 BOTH = pytest.mark.parametrize("is_causal", [False, True])
 
 
@@ -140,19 +140,19 @@ def random_case(random: Random, *, is_causal: bool, norms: tuple[float, ...] = (
 
 
 def run(attend, phi, tokens, options) -> list[Tensor]:
-    """Return outputs and gradients of tokens."""
-    tokens = [u.detach().requires_grad_() for u in tokens]
+    """Return outputs and gradients of tokens, on the CPU; `hrf.attention` runs on the device."""
+    device = DEVICE if attend is hrf.attention else "cpu"
+    options = {
+        k: v.to(device) if isinstance(v, Tensor) and v.dtype == torch.bool else v for k, v in options.items()
+    }
+    phi, tokens = phi.to(device), [u.detach().to(device).requires_grad_() for u in tokens]
     out = attend(*tokens, phi, **options)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     weight = weight.bfloat16().to(out)  # the same for all dtypes
     if not out.requires_grad:  # the reference of keys that are all ignored
         return [out, *map(torch.zeros_like, tokens)]
-    return [out.detach(), *torch.autograd.grad(out, tokens, weight, materialize_grads=True)]
-
-
-def moved(case: Case) -> Case:
-    options = {k: v.to(DEVICE) if isinstance(v, Tensor) else v for k, v in case.options.items()}
-    return case._replace(phi=case.phi.to(DEVICE), tokens=[u.to(DEVICE) for u in case.tokens], options=options)
+    found = [out.detach(), *torch.autograd.grad(out, tokens, weight, materialize_grads=True)]
+    return [u.cpu() for u in found]
 
 
 def assert_near(received: list[Tensor], expected: list[Tensor], case: Case) -> None:
@@ -171,28 +171,27 @@ def assert_near(received: list[Tensor], expected: list[Tensor], case: Case) -> N
 def check(case: Case, taken: list[str]) -> None:
     name = "causal" if case.options["is_causal"] else "bidirectional"
     expected = run(reference.attention, case.phi.double(), [u.double() for u in case.tokens], case.options)
-    on_device = moved(case._replace(phi=case.phi.float()))
-    received = run(hrf.attention, on_device.phi, on_device.tokens, on_device.options)
+    received = run(hrf.attention, case.phi.float(), case.tokens, case.options)
     assert taken == [name, f"{name}_backward"]
     taken.clear()
     assert_near(received, expected, case)
 
 
-def batches(quick: int) -> pytest.MarkDecorator:
+def batches(quick: int, number: int) -> pytest.MarkDecorator:
     """Parametrize a test by seeds, all but a few of them slow."""
-    seeds = [pytest.param(n, marks=[pytest.mark.slow] * (n >= quick)) for n in range(BATCHES)]
+    seeds = [pytest.param(n, marks=[pytest.mark.slow] * (n >= quick)) for n in range(number)]
     return pytest.mark.parametrize("seed", seeds)
 
 
 @BOTH
-@batches(2)
+@batches(2, BATCHES)
 def test_random_cases(seed, is_causal, taken):
     random = Random(2 * seed + is_causal)
     for _ in range(CASES):
         check(random_case(random, is_causal=is_causal), taken)
 
 
-@batches(3)
+@batches(3, STEP_BATCHES)
 def test_random_steps(seed, taken):
     """A prompt, then token by token."""
     random = Random(seed)
@@ -202,14 +201,12 @@ def test_random_steps(seed, taken):
         start = random.randint(max(1, length - 3), length)
         exact = [u.double() for u in case.tokens]
         expected = reference.attention(*exact, case.phi.double(), **case.options)
-        on_device = moved(case._replace(phi=case.phi.float()))
-        mask = on_device.options.get("key_padding_mask")
-        state, pieces = hrf.AttentionState(on_device.phi, scale=case.options["scale"]), []
+        mask = case.options.get("key_padding_mask")
+        state, pieces = hrf.AttentionState(case.phi.float().to(DEVICE), scale=case.options["scale"]), []
         for some in (slice(0, start), *(slice(i, i + 1) for i in range(start, length))):
-            ignore = None if mask is None else mask[:, some]
-            pieces.append(
-                state.prefill(*(u[..., some, :] for u in on_device.tokens), key_padding_mask=ignore)
-            )
+            ignore = None if mask is None else mask[:, some].to(DEVICE)
+            parts = [u[..., some, :].to(DEVICE) for u in case.tokens]
+            pieces.append(state.prefill(*parts, key_padding_mask=ignore).cpu())
         assert taken == ["causal"] + ["step"] * (length - start)
         taken.clear()
         assert_near([torch.cat(pieces, 2)], [expected], case)
@@ -243,7 +240,8 @@ def test_packed_sequences(is_causal, taken):
 
 
 def test_later_tokens_change_nothing():
-    phi, (q, k, v) = make_map("positive", 5, 20, None, Random(0)), torch.randn(3, 1, 1, 40, 5)
+    phi = make_map("positive", 5, 20, None, Random(0)).to(DEVICE)
+    q, k, v = torch.randn(3, 1, 1, 40, 5, device=DEVICE)
     expected = hrf.attention(q, k, v, phi, is_causal=True)
     for u, size in ((q, 1), (k, 30), (v, 1e6)):
         u[..., 20:, :] *= size

@@ -1,9 +1,9 @@
 """Gradients of tokens and, for keys, of values, from G = (g, e) per token and a state.
 
 For queries S is the state, g the gradient of the sums and e that of the denominator. For keys S is the gradient of the
-state, g the value and e = 1. With ψ = exp(±p + shift) the gradient of the features is share (S g + z e), from which ∂p
-follows; the gradient of the log weight is Σ ψ ∂ψ. If CAUSAL, partners in the own chunk (keys up to a query, queries from
-a key on) add, with W = exp(s of the key − c of the query),
+state, g the value and e = 1. With ψ = exp(±p + shift) the gradient of the features is share (S g + z e), so ∂p
+follows; the gradient of the log weight is Σ ψ ∂ψ. If CAUSAL, partners in the own chunk (keys up to a query, queries
+from a key on) add, with W = exp(s of the key − c of the query),
 
     Σ_j Wᵢⱼ (gᵢ · gⱼ + eᵢ eⱼ) ψⱼ,   and for keys, to ∂v,   Σ_j Wᵢⱼ (ψᵢ · ψⱼ) gⱼ.
 """
