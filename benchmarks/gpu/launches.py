@@ -19,7 +19,7 @@ __all__ = ["MAPS", "Launch", "Shape", "record"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A call: batch elements times heads in one axis, tokens, and widths; ``groups`` query heads per key head."""
+    """A call: heads, tokens and widths; ``groups`` query heads per key head; with keys to ignore where ``padded``."""
 
     rows: int = 32
     length: int = 4096
@@ -28,6 +28,7 @@ class Shape:
     n_projections: int = 128
     groups: int = 1
     dtype: torch.dtype = torch.bfloat16
+    padded: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,24 @@ def record(name: str, shape: Shape) -> dict[str, list[Launch]]:
     phi, heads = MAPS[name](shape.dim, shape.n_projections).to("meta"), shape.rows
     query = _meta(shape, heads * shape.groups, shape.length, shape.dim)
     key, value = (_meta(shape, heads, shape.length, n) for n in (shape.dim, shape.width))
-    found = {}
+    found, ignore = (
+        {},
+        torch.empty(1, shape.length, dtype=torch.bool, device="meta") if shape.padded else None,
+    )
     for is_causal in (False, True):
-        way = "causal" if is_causal else "bidirectional"
+        way, tokens = (
+            "causal" if is_causal else "bidirectional",
+            [u.requires_grad_() for u in (query, key, value)],
+        )
         with _recording() as launches:
-            out = hrf.attention(*(u.requires_grad_() for u in (query, key, value)), phi, is_causal=is_causal)
+            out = hrf.attention(*tokens, phi, is_causal=is_causal, key_padding_mask=ignore)
             n_forward = len(launches)
             out.sum().backward()
         found |= {way: launches[:n_forward], f"{way}, backward": launches[n_forward:]}
     state = hrf.AttentionState(phi)
     with _recording() as launches, torch.no_grad():
-        for length in (64, 1):
+        for length in (min(64, shape.length), 1):
             launches.clear()
-            state.prefill(*(u[..., :length, :] for u in (query, key, value)))
+            hidden = None if ignore is None else ignore[:, :length]
+            state.prefill(*(u[..., :length, :] for u in (query, key, value)), key_padding_mask=hidden)
     return found | {"step": list(launches)}

@@ -410,9 +410,11 @@ def _is_half(*tokens: Tensor) -> bool:
 
 def _precision(*tokens: Tensor) -> str:
     """Return how products are computed; TF32 holds half precision exactly, and three products of it float32."""
+    if torch.version.hip is not None:
+        return "ieee"  # not all of AMD's GPUs have TF32
     if _is_half(*tokens) or torch.get_float32_matmul_precision() != "highest":
         return "tf32"
-    return "tf32x3" if torch.version.hip is None else "ieee"
+    return "tf32x3"
 
 
 def _known(u: Tensor | None) -> Tensor:
