@@ -60,6 +60,7 @@ def taken(monkeypatch):
         monkeypatch.setattr(map_kernels, "ON_CPU", True)
         monkeypatch.setattr(CompiledSteps, "of", lambda *_: None)
         monkeypatch.setattr(maps, "PROGRAMS", 8)
+        monkeypatch.setattr(maps, "PIECE", 10)
         chosen = maps.blocks_for
         small = lambda *sizes, **kinds: chosen(*sizes, **kinds)._replace(T=SMALL, M=SMALL, few=SMALL)  # noqa: E731
         monkeypatch.setattr(maps, "blocks_for", small)

@@ -7,7 +7,7 @@ between them and ``(N, D, d_v + 1)``. Causal passes cut positions into chunks of
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from hrf._attention.call import Call, Outputs, with_ones
 from hrf._attention.compiled_maps import KINDS, Attended
-from hrf._attention.denominator import VisibleChunk, of_all
+from hrf._attention.denominator import Running, of_all
 from hrf._attention.triton.pull_tokens import pull_tokens
 from hrf._attention.triton.read_state import read_state, scale_keys
 from hrf._attention.triton.step import step
@@ -27,6 +27,7 @@ from hrf.numerics import check_finite
 __all__ = ["Blocks", "TritonMaps", "blocks_for", "launch"]
 
 WIDEST = 256  # dimension of tokens and values
+PIECE = 1 << 12  # positions of a causal call to which the rule for denominators is applied at a time
 PROGRAMS = 512  # at least, where a sum over keys is cut into parts: a few per multiprocessor
 
 
@@ -332,13 +333,19 @@ class TritonMaps:
         return states
 
     def _attended(self, outputs: Outputs, state: Tensor, scale: Tensor, tops: Tensor) -> Attended:
-        """Apply the rule to causal outputs."""
-        call, values = self.call, with_ones(self.value.to(self.call.dtype))
-        if call.ignore is not None:
-            values.masked_fill_(call.ignore[:, None, :, None], 0)
-        chunk = VisibleChunk(call.visible, values.flatten(0, 1), self._groups)
-        settled = outputs.settled(call, self.query.tokens, chunk)
-        return Attended(settled, state, scale, tops, chunk.after())
+        """Apply the rule to causal outputs, piece by piece: means of the values so far take memory."""
+        call, groups, seen = self.call, self._groups, Running(self.call.visible)
+        used, small = torch.empty_like(outputs.used), torch.empty_like(outputs.small)
+        for start in range(0, self.value.shape[2], PIECE):
+            values = with_ones(self.value[:, :, start : start + PIECE].to(call.dtype))
+            if call.ignore is not None:
+                values.masked_fill_(call.ignore[:, None, start : start + PIECE, None], 0)
+            rows = slice(start * groups, (start + PIECE) * groups)
+            part = Outputs(*(None if u is None else u[:, rows] for u in outputs))
+            own, query = replace(call, moments=call.moments[:, :, rows]), self.query.tokens[:, :, rows]
+            part = part.settled(own, query, seen.chunk(values.flatten(0, 1), groups))
+            used[:, rows], small[:, rows] = part.used, part.small
+        return Attended(outputs._replace(used=used, small=small), state, scale, tops, seen.last)
 
     # Sizes and forms.
 
