@@ -44,6 +44,33 @@ def load_given(
 
 
 @triton.jit
+def pair_weights(
+    scales,
+    tops,
+    n,
+    places,
+    keep,
+    length,
+    groups,
+    other_places,
+    other_keep,
+    others,
+    other_groups,
+    KEYS: tl.constexpr,
+):
+    """Return W of tokens and partners, zero where a query would see a later key: (T, T)."""
+    position, other_position = places // groups, other_places // other_groups
+    at, other_at = n.to(tl.int64) * (length // groups), n.to(tl.int64) * (others // other_groups)
+    level = tl.load((scales if KEYS else tops) + at + position, mask=keep, other=0.0)
+    other_level = tl.load((tops if KEYS else scales) + other_at + other_position, mask=other_keep, other=0.0)
+    if KEYS:
+        visible, gap = other_position[None, :] >= position[:, None], level[:, None] - other_level[None, :]
+    else:
+        visible, gap = other_position[None, :] <= position[:, None], other_level[None, :] - level[:, None]
+    return tl.exp(tl.where(visible & keep[:, None] & other_keep[None, :], gap, LOWEST))
+
+
+@triton.jit
 def pull_tokens(
     # Tokens and their map, G, as in sum_tokens.py; shift and share per token, (N, L); states (N, n_slots, ·).
     x, x_batch, x_head, x_token, matrix, offset, maps, shift, share,
@@ -84,8 +111,6 @@ def pull_tokens(
     if CAUSAL:
         slot = tl.program_id(0) // groups
         weight = tl.load(share + at, mask=keep, other=0.0)
-        position, keys = n.to(tl.int64) * (length // groups) + places // groups, places // groups
-        level = tl.load((scales if KEYS else tops) + position, mask=keep, other=0.0)
         other_own = n % heads % other_maps
         other_matrix += other_own * dim * columns
         other_offset += other_own * (columns + 1)
@@ -103,27 +128,31 @@ def pull_tokens(
             if HIDDEN and not KEYS:
                 seen = tl.load(hidden + n // heads * others + other_places, mask=other_keep, other=1) == 0
                 other_keep = other_keep & seen
-            other_at, other_position = n.to(tl.int64) * others + other_places, other_places // other_groups
+            other_at = n.to(tl.int64) * others + other_places
             other_by = tl.load(other_shift + other_at, mask=other_keep, other=LOWEST)
-            start = n.to(tl.int64) * (others // other_groups)
-            other_level = tl.load(
-                (tops if KEYS else scales) + start + other_position, mask=other_keep, other=0.0
-            )
-            if KEYS:
-                visible, gap = other_position[None, :] >= keys[:, None], level[:, None] - other_level[None, :]
-            else:
-                visible, gap = other_position[None, :] <= keys[:, None], other_level[None, :] - level[:, None]
-            visible = visible & keep[:, None] & other_keep[None, :]
-            pairs = tl.exp(tl.where(visible, gap, LOWEST))
             scores = tl.zeros([T, T], tl.float32)
             if TOKENS:
                 other_g, other_e = load_given(
                     other_value, other_value_token, other_factor, other_extra, other_at, other_first, other_keep,
                     width, KEYS, V, T,
                 )  # fmt: skip
+                pairs = pair_weights(
+                    scales,
+                    tops,
+                    n,
+                    places,
+                    keep,
+                    length,
+                    groups,
+                    other_places,
+                    other_keep,
+                    others,
+                    other_groups,
+                    KEYS,
+                )
                 products = tl.dot(g, tl.trans(other_g), input_precision=PRECISION)
                 products = (products + e[:, None] * other_e[None, :]) * pairs
-        for first in range(0, m, M):
+        for first in tl.range(0, m, M, disable_licm=True):
             j = first + tl.arange(0, M)
             inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
             u = load_tokens(x, x_token, first_token + again, keep, dim, D, T)
@@ -169,6 +198,20 @@ def pull_tokens(
                 grad_p = pull_features(one, other, grad_one, grad_other, KIND)
                 grad += tl.dot(grad_p, tl.trans(weights), input_precision=PRECISION)
         if CAUSAL and VALUES:
+            pairs = pair_weights(
+                scales,
+                tops,
+                n,
+                places,
+                keep,
+                length,
+                groups,
+                other_places,
+                other_keep,
+                others,
+                other_groups,
+                KEYS,
+            )
             g, _ = load_given(
                 other_value, other_value_token, other_factor, other_extra, other_at, other_first, other_keep,
                 width, KEYS, V, T,
