@@ -6,6 +6,6 @@
     pull_tokens.py  gradients of tokens and values
     step.py         one token of decoding; the twin is `hrf._attention.causal.one_token`
 
-Features never reach memory. Products take float32 operands: ``PRECISION`` is "tf32" where tokens are in half precision,
-which TF32 holds exactly, and PyTorch's setting for float32 elsewhere; sums are in float32.
+Features never reach memory. Products take float32 operands, and sums are in float32. ``PRECISION`` is "tf32" where
+tokens are in half precision, which TF32 holds exactly; elsewhere three such products, or PyTorch's setting.
 """

@@ -232,10 +232,9 @@ class TritonMaps:
         constants |= {"HIDDEN": self.ignore is not None, "PRECISION": _precision(*tokens)}
         constants |= self.blocks._asdict() | ({} if sums else {"M": self.blocks.few}) | options
         given |= {name: value for name, value in constants.items() if name in kernel.arg_names}
-        few = kernel is step or (
-            sums and (self.blocks.M == 16 or options.get("SCAN") is not False or options["ONLINE"])
-        )
-        launch(kernel, grid, given, 4 if few else 8)
+        # Half as many warps where registers suffice.
+        given_sums = sums and options.get("SCAN") is False and not options["ONLINE"] and self.blocks.M > 16
+        launch(kernel, grid, given, 4 if kernel is step or (sums and not given_sums) else 8)
 
     def _sizes(self, side: _Side, *more: int) -> tuple[int | float, ...]:
         """Return heads, tokens, further sizes, and those of maps, as all kernels end their arguments."""
