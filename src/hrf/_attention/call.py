@@ -430,6 +430,12 @@ class Outputs(NamedTuple):
             if clipped is not None:
                 self.clipped[:, rows] = clipped
 
+    def part(self, rows: slice) -> Outputs:
+        """Restrict to some rows."""
+        values, used, log_scale, small, clipped = (u[:, rows] for u in self[:5])
+        moved, exponents = (None if u is None else u[:, rows] for u in self[5:])
+        return Outputs(values, used, log_scale, small, clipped, moved, exponents)
+
     def settled(self, call: Call, query: Tensor, seen: Visible | VisibleChunk) -> Outputs:
         """Apply the rule to quotients and denominators that kernels left as they are; ``query (B, H, L, d)``."""
         moments, phi = call.moments, call.feature_map

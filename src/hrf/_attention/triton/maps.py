@@ -343,7 +343,7 @@ class TritonMaps:
             if call.ignore is not None:
                 values.masked_fill_(call.ignore[:, None, start : start + PIECE, None], 0)
             rows = slice(start * groups, (start + PIECE) * groups)
-            part = Outputs(*(None if u is None else u[:, rows] for u in outputs))
+            part = outputs.part(rows)
             own, query = replace(call, moments=call.moments[:, :, rows]), self.query.tokens[:, :, rows]
             part = part.settled(own, query, seen.chunk(values.flatten(0, 1), groups))
             used[:, rows], small[:, rows] = part.used, part.small
