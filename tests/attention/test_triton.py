@@ -6,6 +6,7 @@ A batch is some random cases of one seed. Blocks are as small as the kernels adm
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from random import Random
 from typing import NamedTuple
 
@@ -21,8 +22,8 @@ pytest.importorskip(
     "triton", reason="Triton is not installed: pip install triton, or a PyTorch for accelerators"
 )
 DEVICE = os.environ.get("HRF_TEST_DEVICE", "cpu")
-interpreter = pytest.importorskip("triton.runtime.interpreter")
-maps = pytest.importorskip("hrf._attention.triton.maps")
+interpreter = import_module("triton.runtime.interpreter")
+maps = import_module("hrf._attention.triton.maps")
 TritonMaps = maps.TritonMaps
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
