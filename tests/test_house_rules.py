@@ -19,9 +19,8 @@ TESTS = sorted(path for folder in ("tests", "paper/tests") for path in (ROOT / f
 SOURCE = [path for path in CODE if "src" in path.relative_to(ROOT).parts]
 
 MOST_LINES, MOST_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 600, 60, 10
-MOST_KERNEL_LINES = (
-    130  # a kernel is one function: what it holds in registers cannot be returned from its loops
-)
+# A kernel is one function: what it holds in registers cannot be returned from its loops.
+MOST_KERNEL_LINES = 150
 # Members of named tuples, which are public, and of tensors and modules of PyTorch and Transformers, which have no other
 # name.
 PUBLIC = {"_replace", "_fields", "_asdict", "_make"}
