@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # One worker per core, one thread per worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo demo-distributed demo-robots reproduce test test-all test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-start bench-distributed bench-kernel-methods example-minilm example-decoder example-sampled-softmax \
+.PHONY: demo demo-distributed demo-robots reproduce test test-all test-gpu triton bench-gpu test-oldest fuzz lint types unit all-tests slow wheel docs bench bench-compare bench-attention-quality bench-field bench-start bench-distributed bench-kernel-methods example-minilm example-decoder example-sampled-softmax \
 	readme supported-models web explorer browser clean help
 
 help:            ## this list
@@ -22,6 +22,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 
 $(VENV)/.installed: $(VENV)/.demo paper/pyproject.toml
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable './paper[dev]'
+	@touch $@
+
+$(VENV)/.gpu: $(VENV)/.installed
+	$(BIN)/pip install --quiet --no-deps "triton>=3.3"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed
@@ -66,6 +70,12 @@ slow: $(VENV)/.installed   ## tests that take more than five seconds
 test: lint                 ## lints, type-checks, tests
 	$(MAKE) --no-print-directory -j2 types unit
 
+test-gpu: $(VENV)/.installed   ## tests of the kernels on a GPU
+	$(BIN)/python -m benchmarks.gpu.device
+	HRF_TEST_DEVICE=cuda $(BIN)/pytest tests/attention/test_triton.py tests/test_no_host_reads.py
+
+triton: $(VENV)/.gpu       ## Triton, so that tests run its kernels in its interpreter and compile them
+
 test-all: lint             ## the same with the slow tests, as CI does
 	$(MAKE) --no-print-directory -j2 types all-tests
 
@@ -88,6 +98,9 @@ docs: $(VENV)/.docs        ## this documentation as a site: site/index.html
 
 bench: $(VENV)/.bench      ## speed against peers: ratios, JSON
 	$(BIN)/python -m benchmarks --out $(OUT)
+
+bench-gpu: $(VENV)/.installed   ## check and time attention on a GPU, beside exact attention
+	$(BIN)/python -m benchmarks.gpu --out $(OUT)
 
 bench-compare: $(VENV)/.bench   ## speed of this source tree against another: make bench-compare BASE=path/to/src
 	$(BIN)/python -m benchmarks.compare $(BASE) --out $(OUT)

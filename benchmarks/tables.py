@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.tables import compile_rows, model_rows
 from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
 from benchmarks.many_machines import arithmetic_rows, rank_rows
 from benchmarks.minilm import TEXTS
@@ -182,6 +183,10 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "converted": (RESULTS / "minilm.json", converted),
         "maps": (RESULTS / "bench.json", maps),
         "sampling": (RESULTS / "bench.json", sampling),
+    },
+    Path("docs/gpus.md"): {
+        "gpu model": (RESULTS / "gpu_model.json", partial(of, model_rows)),
+        "gpu compile": (RESULTS / "gpu_compile.json", partial(of, compile_rows)),
     },
     Path("docs/which-map.md"): {"quality": (RESULTS / "attention_quality.json", quality)},
     REPRODUCED / "many-machines-details.md": {

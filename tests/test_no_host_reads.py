@@ -113,6 +113,20 @@ def use_rule() -> Callable[[], object]:
     return lambda: hrf.attention(query(), query(), value(), phi, denominator=rule)
 
 
+def use_summaries() -> Callable[[], None]:
+    report = hrf.SummaryReport()
+    method = hrf.SummarisedAttention(report=report)
+    padding = {"key_padding_mask": meta(2, 2000, dtype=torch.bool)}
+
+    def use() -> None:
+        for is_causal in (False, True):
+            tokens = [u.requires_grad_() for u in (query(2000), query(2000), value(2000))]
+            hrf.attention(*tokens, method, is_causal=is_causal, **padding).sum().backward()
+        hrf.attention(query(20), query(2000), value(2000), hrf.SummarisedAttention(), is_causal=True)
+
+    return use
+
+
 def use_state() -> Callable[[], None]:
     phi = MAPS["Positive"]()
 
@@ -181,6 +195,7 @@ def use_kernel(name: str) -> Callable[[], None]:
 CALLS: dict[str, Callable[[], Callable[[], object]]] = {
     **{name: lambda name=name: use_map(name) for name in MAPS},
     "attention": lambda: use_map("Positive"),
+    "SummarisedAttention": use_summaries,
     "AttentionState": use_state,
     "Denominator": use_rule,
     "Features": lambda: lambda: hrf.Features(meta(3, 4), meta(3, 1)).unscaled(),
@@ -220,7 +235,6 @@ READERS = {
     "advise_heads": "fits and measures",
     "advise_kernel": "fits and measures",
     "GaussianMixture": "fitted by k-means; its features are those of Hybrid",
-    "SummarisedAttention": "plans of exact pairs: sizes of groups and lists are shapes",
     "Projections": "draws on the device of its generator, where a map is made or redrawn",
     "projections": "draw ω, where a map is made or redrawn",
     "catalogue": "makes maps",
@@ -266,6 +280,34 @@ def test_packed_sequences_read_their_starts_alone(is_causal):
     )
     assert out.is_meta
     assert out.shape == (1, 4, 30, WIDTH)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_packed_sequences_of_known_length_read_nothing(is_causal):
+    """With the longest length the starts may be on the device, too."""
+    phi, tokens = MAPS["Positive"](), [u[:1] for u in (query(), query(), value())]
+    with Host() as host:
+        out = hrf.attention(
+            *tokens, phi, cu_seqlens=meta(5, dtype=torch.int32), max_seqlen=12, is_causal=is_causal
+        )
+    assert not host.found
+    assert out.shape == (1, 4, 30, WIDTH)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_packed_sequences_of_known_length_are_the_same(is_causal, key_heads):
+    phi, starts = build("positive"), torch.tensor([0, 3, 3, 12, 30])
+    tokens = [u.requires_grad_() for u in inputs(1, key_heads=key_heads, length=30)]
+    found = []
+    for longest in (None, 18, 25):
+        out = hrf.attention(*tokens, phi, cu_seqlens=starts, max_seqlen=longest, is_causal=is_causal)
+        found.append([out, *torch.autograd.grad(out.square().sum(), tokens)])
+    for a, b, c in zip(*found, strict=True):
+        torch.testing.assert_close(b, a)
+        torch.testing.assert_close(c, a)
+    with pytest.raises(ValueError, match="max_seqlen is 17; expected at least 18"):
+        hrf.attention(*tokens, phi, cu_seqlens=starts, max_seqlen=17, is_causal=is_causal)
 
 
 @pytest.mark.parametrize(

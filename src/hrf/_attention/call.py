@@ -395,6 +395,7 @@ class Outputs(NamedTuple):
         clipped: rows with an output that was moved into the box, ``(N, L, 1)``.
         moved: which outputs were moved into the box, ``(N, L, d_v)``; ``None`` for maps without signs, and where no
             gradient is wanted.
+        exponents: the largest exponent of each query, ``(N, L, 1)``, where kernels of an accelerator need it.
     """
 
     values: Tensor
@@ -403,6 +404,7 @@ class Outputs(NamedTuple):
     small: Tensor
     clipped: Tensor
     moved: Tensor | None = None
+    exponents: Tensor | None = None
 
     @classmethod
     def empty(cls, sums: Tensor, length: int, *, moved: bool = False) -> Outputs:
@@ -427,6 +429,35 @@ class Outputs(NamedTuple):
             clipped = put_in_box(out, small, seen, None if self.moved is None else self.moved[:, rows])
             if clipped is not None:
                 self.clipped[:, rows] = clipped
+
+    def part(self, rows: slice) -> Outputs:
+        """Restrict to some rows."""
+        values, used, log_scale, small, clipped = (u[:, rows] for u in self[:5])
+        moved, exponents = (None if u is None else u[:, rows] for u in self[5:])
+        return Outputs(values, used, log_scale, small, clipped, moved, exponents)
+
+    def settled(self, call: Call, query: Tensor, seen: Visible | VisibleChunk) -> Outputs:
+        """Apply the rule to quotients and denominators that kernels left as they are; ``query (B, H, L, d)``."""
+        moments, phi = call.moments, call.feature_map
+        bound = None if phi.nonnegative else log_bound(phi, query.to(call.dtype), moments, call.root)
+        bound = None if bound is None else bound.flatten(0, 1)
+        used, small = call.rule.settle(self.used, self.log_scale, bound)
+        if call.rule.replaces and (bound is not None or not can_look(small) or small.any()):
+            clipped = put_in_box(self.values, small, seen, self.moved)
+            if clipped is not None:
+                self.clipped.copy_(clipped)
+        return self._replace(used=used, small=small)
+
+    def gradient_of_quotients(self, grad: Tensor) -> Tensor:
+        """Return the gradients of quotients, ``(N, L, d_v)``: none where an output was moved."""
+        if self.moved is not None and (not can_look(grad) or self.clipped.any()):
+            return grad.masked_fill(self.moved, 0)
+        return grad.contiguous()
+
+    def gradient_of_sums(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of numerators as ``(N, L, d_v)`` and a factor, and of denominators, ``(N, L, 1)``."""
+        grad, factor = self.gradient_of_quotients(grad), self.used.reciprocal()
+        return grad, factor, (grad * self.values).sum(-1, keepdim=True).mul_(factor).neg_()
 
     def count_rows(self, call: Call, lead: torch.Size) -> None:
         """Count small denominators and clipped rows of B and H = ``lead``."""

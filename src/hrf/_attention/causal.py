@@ -27,9 +27,10 @@ from torch import Tensor
 
 from hrf import tuning
 from hrf._attention.call import Call, Outputs, Path
-from hrf._attention.compiled_maps import CompiledMaps
+from hrf._attention.compiled_maps import Attended
 from hrf._attention.denominator import Running, bounded, log_bound
 from hrf._attention.dense import Chunks, Dense, RunningState, joined
+from hrf._attention.map_kernels import accelerated, kernels_for
 from hrf.numerics import Features, common_scale
 
 __all__ = ["in_chunks", "one_token"]
@@ -114,11 +115,16 @@ def _forward(
     saved: list[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
     lead = query.shape[:2]
-    if call.resumed and key.shape[2] == 1 and saved is None and exact is None and make_chunks is Dense:
-        return one_token(call, query, key, value, state, scale)
-    sums, traced = (state.flatten(0, 1), scale.flatten(0, 1)), saved is not None
-    compiled = CompiledMaps.of(call, query, key, value) if make_chunks is Dense and exact is None else None
-    if compiled and (done := compiled.causal(*sums, traced=traced)):
+    is_dense, sums, traced = make_chunks is Dense and exact is None, _rows(state, scale), saved is not None
+    if is_dense and call.resumed and key.shape[2] == 1 and not traced:
+        stepped = accelerated(call, query, key, value)
+        if stepped is None:
+            return one_token(call, query, key, value, state, scale)
+        done: Attended | None = stepped.step(*sums)
+    else:
+        kernels = kernels_for(call, query, key, value) if is_dense else None
+        done = kernels.causal(*sums, traced=traced) if kernels else None
+    if done:
         outputs, last, last_scale, tops, visible = done
     else:
         chunks = make_chunks(call)
@@ -146,6 +152,10 @@ def _forward(
         saved += [query, key, value, state, scale, exact_scale, tops, *outputs]
     total, low, high = (last.new_empty(len(last), 1, 0) if t is None else t for t in visible)
     return tuple(t.unflatten(0, lead) for t in (outputs.values, last, last_scale, total, low, high))
+
+
+def _rows(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.flatten(0, 1) for t in tensors)
 
 
 def _plus(sums: Features, others: Features) -> Features:
@@ -179,11 +189,11 @@ def _compiled_backward(
     call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...] | None:
     query, key, value, state, scale, _, tops, *rest = saved
-    compiled = CompiledMaps.of(call, query, key, value)
-    if compiled is None:
+    kernels = kernels_for(call, query, key, value)
+    if kernels is None:
         return None
     sums = state.flatten(0, 1), scale.flatten(0, 1), tops, Outputs(*rest)
-    found = compiled.causal_backward(*sums, (grads[0].flatten(0, 1), grads[1].flatten(0, 1)))
+    found = kernels.causal_backward(*sums, (grads[0].flatten(0, 1), grads[1].flatten(0, 1)))
     if found is None:
         return None
     pairs = zip(found, (query, key, value, state), strict=True)

@@ -16,16 +16,16 @@ from typing_extensions import Self
 
 from hrf import _core as core
 from hrf._attention.call import Call, Outputs, with_ones
-from hrf._attention.denominator import Visible, VisibleChunk, log_bound, of_all, put_in_box
+from hrf._attention.denominator import Visible, VisibleChunk, of_all
 from hrf.features.affine_exponents import Affine
 
-__all__ = ["CompiledMaps"]
+__all__ = ["KINDS", "Attended", "CompiledMaps"]
 
 _OUT_OF_RANGE = 2  # what the passes of the core return
-_KINDS = "pairs", "single", "turns"
+KINDS = "pairs", "single", "turns"
 
 
-class _Attended(NamedTuple):
+class Attended(NamedTuple):
     """Results of a causal forward pass.
 
     Attributes:
@@ -86,7 +86,7 @@ class CompiledMaps:
         sides = tuple(_weights(side, call) for side in (affine.query, affine.key))
         sign = -1 if affine.kind == "turns" else 1
         q, k, v = tokens
-        kind = _KINDS.index(affine.kind)
+        kind = KINDS.index(affine.kind)
         return cls(call, (q, k, v), sides, affine.n_projections, sign * call.root**2, kind)
 
     def bidirectional(self, *, traced: bool) -> tuple[Outputs, Tensor, Tensor] | None:
@@ -106,14 +106,14 @@ class CompiledMaps:
             return None
         outputs.log_scale.add_(scale)
         seen = of_all(value, self.call.ignore, self.call.dtype, signed=signed)
-        return self._settled(outputs, seen), state, scale
+        return outputs.settled(self.call, query, seen), state, scale
 
     def bidirectional_backward(
         self, state: Tensor, scale: Tensor, outputs: Outputs, grad: Tensor
     ) -> list[Tensor] | None:
         """Return the gradients of query, key and value; ``None`` where `bidirectional` returned it."""
         query, key, _ = self.tokens
-        grad, found = self._gradient(outputs, grad), [u.new_empty(u.shape) for u in self.tokens]
+        grad, found = outputs.gradient_of_quotients(grad), [u.new_empty(u.shape) for u in self.tokens]
         parts, sums = self._parts(query), _Sums(state, scale, outputs.values, outputs.used)
         grad_state = state.new_empty(len(state), parts, *state.shape[1:])
         if not self._run("pull_reads", sums, (grad, grad_state), found, parts=parts):
@@ -121,7 +121,7 @@ class CompiledMaps:
         done = self._run("pull_keys", sums, (grad, grad_state.sum(1)), found, parts=self._parts(key))
         return found if done else None
 
-    def causal(self, state: Tensor, scale: Tensor, *, traced: bool) -> _Attended | None:
+    def causal(self, state: Tensor, scale: Tensor, *, traced: bool) -> Attended | None:
         """Attend from a state ``(N, D, d_v + 1)``; ``None`` if an exponent is out of range or not finite."""
         call, (query, key, value) = self.call, self.tokens
         signed = not call.feature_map.nonnegative
@@ -138,8 +138,8 @@ class CompiledMaps:
             values.masked_fill_(call.ignore[:, None, :, None], 0)
         chunk = VisibleChunk(call.visible, values.flatten(0, 1), groups)
         seen = of_all(value, call.ignore, call.dtype, signed=signed)
-        outputs = self._settled(outputs._replace(log_scale=log_scale), chunk)
-        return _Attended(outputs, state, scale, tops, _together(call.visible, seen))
+        outputs = outputs._replace(log_scale=log_scale).settled(call, query, chunk)
+        return Attended(outputs, state, scale, tops, _together(call.visible, seen))
 
     def causal_backward(
         self, state: Tensor, scale: Tensor, tops: Tensor, outputs: Outputs, grads: tuple[Tensor, Tensor]
@@ -148,7 +148,7 @@ class CompiledMaps:
 
         ``None`` where `causal` returned it.
         """
-        grad = self._gradient(outputs, grads[0])
+        grad = outputs.gradient_of_quotients(grads[0])
         grad_state = grads[1].clone(memory_format=torch.contiguous_format)
         found = [u.new_empty(u.shape) for u in self.tokens]
         sums = _Sums(state.contiguous(), scale.contiguous(), outputs.values, outputs.used, tops)
@@ -157,29 +157,11 @@ class CompiledMaps:
 
     @property
     def _features(self) -> int:
-        return self.n_projections * (1 if _KINDS[self.kind] == "single" else 2)
+        return self.n_projections * (1 if KINDS[self.kind] == "single" else 2)
 
     def _parts(self, u: Tensor) -> int:
         """Return into how many parts the tokens of a row are cut, so that every thread has work."""
         return max(1, -(-u.shape[2] // core.task_tokens(u.shape[0] * u.shape[1], u.shape[2])))
-
-    def _gradient(self, outputs: Outputs, grad: Tensor) -> Tensor:
-        """Return the gradients of quotients: none where an output was moved."""
-        if outputs.moved is not None and outputs.clipped.any():
-            return grad.masked_fill(outputs.moved, 0)
-        return grad.contiguous()
-
-    def _settled(self, outputs: Outputs, seen: Visible | VisibleChunk) -> Outputs:
-        """Apply the rule to the quotients of all rows."""
-        call, query = self.call, self.tokens[0]
-        bound = log_bound(call.feature_map, query, call.moments, call.root)
-        bound = None if bound is None else bound.flatten(0, 1)
-        used, small = call.rule.settle(outputs.used, outputs.log_scale, bound)
-        if call.rule.replaces and (bound is not None or small.any()):
-            clipped = put_in_box(outputs.values, small, seen, outputs.moved)
-            if clipped is not None:
-                outputs.clipped.copy_(clipped)
-        return outputs._replace(used=used, small=small)
 
     def _run(
         self,

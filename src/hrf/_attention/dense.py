@@ -33,8 +33,8 @@ from typing_extensions import Self, override
 
 from hrf import tuning
 from hrf._attention.call import Call, Outputs, Path, prepare
-from hrf._attention.compiled_maps import CompiledMaps
 from hrf._attention.denominator import of_all
+from hrf._attention.map_kernels import kernels_for
 from hrf.features.base import Side
 from hrf.numerics import Features
 
@@ -274,8 +274,8 @@ def pulled(
 def _forward(
     call: Call, query: Tensor, key: Tensor, value: Tensor, saved: list[Tensor | None] | None = None
 ) -> tuple[Tensor, ...]:
-    compiled = CompiledMaps.of(call, query, key, value)
-    if compiled and (found := compiled.bidirectional(traced=saved is not None)):
+    kernels = kernels_for(call, query, key, value)
+    if kernels and (found := kernels.bidirectional(traced=saved is not None)):
         outputs, state, scale = found
     else:
         state, scale = _state(Dense(call), key, value)
@@ -319,8 +319,8 @@ def _backward(
 ) -> Sequence[Tensor | None]:
     query, key, value, state, scale, *rest = saved
     divided, grad = Outputs(*rest), grads[0].flatten(0, 1)
-    compiled = CompiledMaps.of(call, query, key, value)
-    if compiled and (found := compiled.bidirectional_backward(state, scale, divided, grad)):
+    kernels = kernels_for(call, query, key, value)
+    if kernels and (found := kernels.bidirectional_backward(state, scale, divided, grad)):
         return [g.to(u.dtype) for g, u in zip(found, (query, key, value), strict=True)]
     blocks = Dense(call)
     learned = {p: torch.zeros_like(p) for p in call.learned}

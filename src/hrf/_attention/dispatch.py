@@ -7,7 +7,8 @@ Reading order:
     inputs.py        checked inputs in one form; masks, padding, packed sequences, dropout
     summarised/      not in the table: function.py sends `SummarisedAttention` there before it looks for an engine
     call.py          what a call fixes beside its tensors; a `Path` is prepare, forward and backward; paths by rows
-    dense.py         any map with features, bidirectional; causal.py the same in chunks; compiled_maps.py by the core
+    dense.py         any map with features, bidirectional; causal.py the same in chunks
+    map_kernels.py   the same by kernels: compiled_maps.py by the core, on a CPU; triton/ on an accelerator
     angular.py       angular hybrids by sign code
     clusters.py      clusters, on the sums of cluster_sums.py
     denominator.py   small denominators, and outputs outside the box of the values
@@ -45,6 +46,7 @@ class Engine(NamedTuple):
         chunks: features of the causal path, and of keys and queries that meet elsewhere (`hrf._attention.state`).
         backward: how gradients of the sums are computed; those of features by autograd, or by `FeatureMap.pullback`.
         compiled: which sums of the engine the compiled core serves; it puts outputs in their box for all engines.
+        triton: which sums Triton's kernels serve on an accelerator.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Engine(NamedTuple):
     chunks: Callable[[Call], Chunks]
     backward: str
     compiled: str
+    triton: str
 
 
 # Tokens sorted by cluster or code are blocks whose sizes depend on values: an accelerator would have to be waited for.
@@ -84,17 +87,21 @@ def _has_features(phi: FeatureMap) -> bool:
 ENGINES = (
     # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
     Engine("clustered", _by_residual, by_rows(clusters.stream), in_chunks(prepare_clustered, Clustered),
-           Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
+           Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass",
+           triton="none"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
     Engine("clustered by pair", _by_pair, by_rows(clusters.stream), in_chunks(prepare_clustered, Dense),
-           Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass"),
+           Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass",
+           triton="none"),
     # A Hybrid of two isotropic bases with an angular coefficient, on a CPU: causal attention uses its features.
     Engine("angular", _by_code, by_rows(angular.stream), in_chunks(carry.prepare, Dense),
-           Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass"),
-    # Any other map with features. The core serves those whose features are functions of affine exponents
-    # (`CompiledMaps`).
+           Dense, backward="autograd, rows recomputed; causal by hand", compiled="bidirectional, forward pass",
+           triton="none"),
+    # Any other map with features. The core and Triton serve those whose features are functions of affine exponents
+    # (`CompiledMaps`, `TritonMaps`).
     Engine("dense", _has_features, dense.PATH, in_chunks(carry.prepare, Dense),
-           Dense, backward="by hand", compiled="both passes, for affine exponents; decoding, for real ones"),
+           Dense, backward="by hand", compiled="both passes, for affine exponents; decoding, for real ones",
+           triton="both passes and decoding, for affine exponents"),
 )
 # fmt: on
 

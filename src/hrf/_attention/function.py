@@ -36,6 +36,7 @@ def attention(
     enable_gqa: bool = False,
     denominator: Rule | Denominator = "clamp",
     cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
 ) -> Tensor:
     """Attention whose weights are the estimates of a feature map: Σ K̂(x, y) v / Σ K̂(x, y), in linear time.
 
@@ -69,6 +70,8 @@ def attention(
             other outputs are clipped to the coordinate-wise minimum and maximum of these values.
         cu_seqlens: integers ``(n + 1,)``: n sequences are packed along L, sequence i from ``cu_seqlens[i]`` to
             ``cu_seqlens[i + 1]``, and each attends to itself only. They are read once: keep them on the CPU.
+        max_seqlen: length of the longest packed sequence. With it ``cu_seqlens`` may be on an accelerator and is not
+            read; all sequences take the time of the longest then.
 
     Returns:
         ``(..., H, L, d_v)``.
@@ -90,7 +93,9 @@ def attention(
         masks = attn_mask, key_padding_mask, query_padding_mask, cu_seqlens
         if method is not None:
             return call_summarised(query, key, value, method, masks, is_causal, scale)
-        return call_operator(_operands(query, key, value, feature_map, masks, is_causal, scale, denominator))
+        return call_operator(
+            _operands(query, key, value, feature_map, masks, is_causal, scale, denominator, max_seqlen)
+        )
     masks = attn_mask, key_padding_mask, query_padding_mask, cu_seqlens
     if method is not None and is_causal and all(mask is None for mask in masks):
         found = short_causal(query, key, value, method, scale)
@@ -117,7 +122,7 @@ def attention(
         engine, rule = engine_for(feature_map), Denominator.of(denominator)
         rows, path = inputs.for_map(feature_map), engine.causal if is_causal else engine.bidirectional
         attend = partial(_attend, path, feature_map, rule)
-    packing = None if cu_seqlens is None else Packing(rows, cu_seqlens)
+    packing = None if cu_seqlens is None else Packing(rows, cu_seqlens, max_seqlen)
     # Autocast would take matrix products to half precision.
     with without_autocast(query.device):
         outputs = [attend(piece) for piece in ([rows] if packing is None else packing.batches())]
@@ -138,6 +143,7 @@ def _operands(
     is_causal: bool,
     scale: float | None,
     denominator: Rule | Denominator,
+    max_seqlen: int | None,
 ) -> Operands:
     """Pack the arguments of a call with a feature map for a graph that is being compiled."""
     phi = check_map(feature_map)
@@ -155,4 +161,5 @@ def _operands(
         rule=denominator.rule if isinstance(denominator, Denominator) else denominator,
         is_causal=is_causal,
         scale=scale,
+        max_seqlen=max_seqlen,
     )

@@ -320,14 +320,25 @@ class Packing:
     Args:
         inputs: a batch of 1 with all sequences along the length.
         cu_seqlens: where each of n sequences begins, and the total length, ``(n + 1,)``; best on the CPU.
+        max_seqlen: length of the longest sequence, with which ``cu_seqlens`` is not read; ``None`` to read it.
     """
 
-    def __init__(self, inputs: Inputs, cu_seqlens: Tensor) -> None:
+    def __init__(self, inputs: Inputs, cu_seqlens: Tensor, max_seqlen: int | None = None) -> None:
         check_packed(inputs, cu_seqlens)
-        starts = cu_seqlens.cpu()  # the only read: everything about places is known on the host then
-        check_starts(starts, inputs.key.shape[2])
-        self._inputs, self._batches = inputs, list(_batches(starts))
-        self._groups = inputs.query.shape[2] // max(1, inputs.key.shape[2])
+        length = inputs.key.shape[2]
+        self._inputs, self._groups = inputs, inputs.query.shape[2] // max(1, length)
+        self._starts = None if max_seqlen is None else cu_seqlens.to(inputs.key.device, torch.long)
+        # Without the longest length there is one read: everything about places is known on the host then.
+        starts = cu_seqlens.cpu() if self._starts is None else self._starts
+        if can_look(starts):
+            check_starts(starts, length)
+            if max_seqlen is not None and int(starts.diff().max()) > max_seqlen:
+                raise ValueError(
+                    f"max_seqlen is {max_seqlen}; expected at least {int(starts.diff().max())}, the longest length"
+                )
+        self._batches = (
+            list(_batches(starts)) if max_seqlen is None else [_padded(starts, max_seqlen)] * (length > 0)
+        )
 
     def batches(self) -> Iterator[Inputs]:
         """Yield sequences of similar length as batches; without any token, the inputs themselves."""
@@ -345,11 +356,27 @@ class Packing:
         """Put the outputs of all batches in the order of the tokens: ``(1, H, L, d_v)``."""
         if not self._batches:
             return outputs[0]
+        if self._starts is not None:
+            return self._by_places(outputs[0], self._starts)
         places = torch.cat([filled.flatten() for _, filled in self._batches]).nonzero().squeeze(-1)
         order = torch.cat([index[filled] for index, filled in self._batches]).argsort()
         tokens = [out.transpose(0, 1).unflatten(2, (-1, self._groups)).flatten(1, 2) for out in outputs]
         found = torch.cat(tokens, 1)  # (H, places, groups, d_v)
         return found[:, places[order].to(found.device, non_blocking=True)].flatten(1, 2).unsqueeze(0)
+
+    def _by_places(self, out: Tensor, starts: Tensor) -> Tensor:
+        """Return what `unpacked` does from one batch, without a read."""
+        token = torch.arange(self._inputs.key.shape[2], device=out.device)
+        sequence = torch.searchsorted(starts[1:].contiguous(), token, right=True)
+        tokens = out.transpose(0, 1).unflatten(2, (-1, self._groups))  # (H, n, longest, groups, d_v)
+        return tokens[:, sequence, token - starts[sequence]].flatten(1, 2).unsqueeze(0)
+
+
+def _padded(starts: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """Return tokens of all sequences, ``(n, longest)``, and which places hold one."""
+    place = torch.arange(longest, device=starts.device)
+    filled = place < starts.diff()[:, None]
+    return (starts[:-1, None] + place).where(filled, 0), filled
 
 
 def check_packed(inputs: Inputs, cu_seqlens: Tensor) -> None:

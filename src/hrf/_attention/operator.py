@@ -72,6 +72,7 @@ class Operands(NamedTuple):
         is_causal: flag of `hrf.attention`.
         fixed_centres: whether moving centres of the map stay where they were fitted.
         scale: or ``None``.
+        max_seqlen: or ``None``.
     """
 
     query: Tensor
@@ -89,6 +90,7 @@ class Operands(NamedTuple):
     is_causal: bool = False
     fixed_centres: bool = False
     scale: float | None = None
+    max_seqlen: int | None = None
 
     def map(self) -> FeatureMap:
         """Return the map."""
@@ -110,13 +112,14 @@ class Operands(NamedTuple):
             key_padding_mask=self.key_padding_mask,
             scale=self.scale,
             cu_seqlens=self.cu_seqlens,
+            max_seqlen=self.max_seqlen,
         )
 
 
 _OPERANDS = (
     "Tensor query, Tensor key, Tensor value, Tensor source, Tensor[] learned, Tensor[] constants, Tensor? attn_mask, "
     "Tensor? key_padding_mask, Tensor? cu_seqlens, Tensor? counts, str rule, int layer, bool is_causal, "
-    "bool fixed_centres, float? scale"
+    "bool fixed_centres, float? scale, int? max_seqlen"
 )
 torch.library.define("hrf::attention", f"({_OPERANDS}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 torch.library.define(
@@ -177,7 +180,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         )
     )
     first = [next(found) if wanted else None for wanted in ctx.wanted]
-    return *first, None, list(found), [None] * m, *[None] * 9
+    return *first, None, list(found), [None] * m, *[None] * 10
 
 
 torch.library.register_fake("hrf::attention", _attention_shape)

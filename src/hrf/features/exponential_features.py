@@ -496,14 +496,16 @@ def _isotropic(phi: ExponentialFeatures) -> Affine:
 
 
 def _shifted(phi: ExponentialFeatures, side: Side) -> Affine:
-    omega, none = phi.projection.omega.detach().double(), torch.zeros(1, phi.dim, dtype=torch.float64)
+    omega = phi.projection.omega.detach().double()
+    none = omega.new_zeros(1, phi.dim)
     shifts = [none if s is None else s.detach().double() for s in (phi.query_shift, phi.key_shift)]
     (own, other), a = (shifts, phi.query_matrix) if side == "query" else (shifts[::-1], phi.key_matrix)
-    (linear, _), (moved, _) = a(torch.eye(phi.dim, dtype=torch.float64)), a(-own)
+    (linear, _), (moved, _) = a(torch.eye(phi.dim, dtype=torch.float64, device=omega.device)), a(-own)
     constant = _log(phi) - (own * other).sum(-1, keepdim=True) / 2
     offset = joined([moved @ omega.mT, moved, torch.zeros_like(constant), constant], phi.heads)
     return Affine(joined([linear @ omega.mT, linear, other.mT], phi.heads), offset[:, 0])
 
 
 def _log(phi: ExponentialFeatures) -> Tensor:
-    return torch.full((1, 1), -math.log(phi.n_terms) / 2, dtype=torch.float64)
+    omega = phi.projection.omega
+    return omega.new_full((1, 1), -math.log(phi.n_terms) / 2, dtype=torch.float64)

@@ -265,7 +265,9 @@ class AsymmetricExponential(DenseExponential):
 
     def _of_turned(self, own: Affine, side: Side) -> Affine:
         """Return the function of x, with u = Ax or A⁻ᵀx in further columns, for one of u."""
-        turned = self._turned(torch.eye(self.dim, dtype=torch.float64), side)  # rows Aeᵢ
+        turned = self._turned(
+            torch.eye(self.dim, dtype=torch.float64, device=own.matrix.device), side
+        )  # rows Aeᵢ
         none = turned.new_zeros(1, self.dim + 1)
         offset = [own.offset[:, None, :-1], none, own.offset[:, None, -1:]]
         columns = [turned @ own.matrix, turned, none[:, :1].expand(self.dim, 1)]
