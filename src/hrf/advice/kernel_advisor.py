@@ -18,6 +18,7 @@ from hrf.checks import check_positive
 from hrf.features.base import FeatureMap
 from hrf.features.exponential import Exponential, Positive, Trigonometric
 from hrf.features.gaussian import GaussianKernel
+from hrf.features.landmarks import LandmarkChoice, Landmarks
 from hrf.features.optimal import DenseExponential, OptimalPositive
 from hrf.projections import ProjectionKind
 
@@ -45,6 +46,9 @@ MapName = Literal[
     "optimal-positive",
     "dense-exponential",
     "centred",
+    "landmarks",
+    "landmarks-uniform",
+    "landmarks-leverage",
 ]
 NAMES: tuple[MapName, ...] = get_args(MapName)
 # ``centred`` stands for ``positive``, too, which it is for rows with mean 0.
@@ -72,12 +76,19 @@ def _centred(rows: Tensor, width: int, **common: Any) -> FeatureMap:
     )
 
 
+def _landmarks(choice: LandmarkChoice, rows: Tensor, width: int, **common: Any) -> FeatureMap:
+    return Landmarks.fit(rows, n_landmarks=width, choice=choice, generator=common["generator"])
+
+
 _MAKERS: dict[MapName, Maker] = {
     "trigonometric": partial(_drawn, Trigonometric, 2),
     "positive": partial(_drawn, Positive, 2),
     "optimal-positive": partial(_tilted, OptimalPositive),
     "dense-exponential": partial(_tilted, DenseExponential),
     "centred": _centred,
+    "landmarks": partial(_landmarks, "k-means++"),
+    "landmarks-uniform": partial(_landmarks, "uniform"),
+    "landmarks-leverage": partial(_landmarks, "leverage"),
 }
 
 

@@ -353,6 +353,18 @@ class FeatureMap(Handled, Linearised):
         """Do the work of mapping queries ``(L, d)`` without features that are zero by construction, to time it."""
         self.scaled_queries(x)
 
+    @property
+    def whitening(self) -> Tensor | None:
+        """The matrix W ``(D, m)`` of features that `unwhitened` gives up to W; ``None`` for all others."""
+        return None
+
+    def unwhitened(self, x: Tensor) -> Features:
+        """Return b(x), cheaper than the features φ(x) = W b(x), where `whitening` is W: ``(..., L, m)``.
+
+        A linear model takes its products wᵀφ(x) as (Wᵀw)ᵀb(x). Without whitening b is φ, on the query side.
+        """
+        return self.scaled(x, "query")
+
     def exact_share(self, queries: Tensor, keys: Tensor) -> float:
         """Return the share of pairs of vectors that are computed exactly rather than estimated."""
         return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from sklearn.base import (
@@ -18,14 +18,23 @@ from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
 from hrf.advice.kernel_advisor import KernelName
-from hrf.checks import check_count
+from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.random_features import RandomFeatures, rows_of
-from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums, as_columns
+from hrf.learn.newton import Loss, Problem, minimise
+from hrf.learn.random_features import RandomFeatures, rows_of, seed_of
+from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums, as_columns, ridge
 from hrf.learn.storage import Saved
 from hrf.projections import ProjectionKind
 
-__all__ = ["FeatureModel", "KernelPCA", "KernelRidge", "WeightedModel", "linear_step", "row_sums"]
+__all__ = [
+    "SINGLE_WIDTH",
+    "FeatureModel",
+    "KernelPCA",
+    "KernelRidge",
+    "WeightedModel",
+    "linear_step",
+    "row_sums",
+]
 
 
 class FeatureModel(Saved, BaseEstimator):
@@ -39,7 +48,7 @@ class FeatureModel(Saved, BaseEstimator):
         kernel: KernelName,
         gamma: float | str,
         feature_map: str | FeatureMap,
-        n_features: int,
+        n_features: int | str,
         projection: ProjectionKind,
         random_state: Any,
     ) -> None:
@@ -55,22 +64,27 @@ class FeatureModel(Saved, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows ``X (N, d)`` and targets y: arrays, data frames, or Dask collections."""
-        return self._learn(X, y, reset=True)
+        return self._learn(X, y, reset=True, whole=True)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Continue with more rows; the first call chooses γ and the map by its rows."""
         return self._learn(X, y, reset=not hasattr(self, "features_"))
 
-    def _learn(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Self:
+    def _learn(self, x: Any, y: Any, weight: Any = None, *, reset: bool, whole: bool = False) -> Self:
         rows = self._rows(x, y, weight, reset=reset)
         if reset:
             self._begin(rows)
-        self._add(rows)
+        rows.width = self.features_.width
+        (self._whole if whole else self._add)(rows)
         return self
 
     def _begin(self, rows: Rows) -> None:
         """Forget everything; choose γ and the map."""
         self.features_ = self._features().fit_rows(rows, self._numbers)
+
+    def _whole(self, rows: Rows) -> None:
+        """Learn from all rows at once, as `fit` does."""
+        self._add(rows)
 
     def _add(self, rows: Rows) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not define how it learns")
@@ -101,12 +115,14 @@ class FeatureModel(Saved, BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; expected one target per row"
             )
-        return rows_of(self, x, y, weight, width=self.n_features, reset=reset, **self._target_checks)
+        return rows_of(self, x, y, weight, reset=reset, **self._target_checks)
 
     def _new_rows(self, x: Any) -> Rows:
         """Check rows to predict for."""
         check_is_fitted(self, "features_")
-        return rows_of(self, x, width=self.n_features, reset=False)
+        rows = rows_of(self, x, reset=False)
+        rows.width = self.features_.width
+        return rows
 
 
 class WeightedModel(FeatureModel):
@@ -114,33 +130,56 @@ class WeightedModel(FeatureModel):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows ``X (N, d)``, targets y, and weights ``(N,)``: arrays, data frames, or Dask collections."""
-        return self._learn(X, y, sample_weight, reset=True)
+        return self._learn(X, y, sample_weight, reset=True, whole=True)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue with more rows; the first call chooses γ and the map by its rows."""
         return self._learn(X, y, sample_weight, reset=not hasattr(self, "features_"))
 
 
-def row_sums(features: RandomFeatures, numbers: Callable[[Array], Array] | None, block: Block) -> Sums:
+def row_sums(
+    features: RandomFeatures, numbers: Callable[[Array], Array] | None, block: Block, dtype: Any = np.float64
+) -> Sums:
     """Step of `Rows`: normal equations of a block, with targets turned into numbers unless they are left out."""
     y = None if numbers is None else numbers(block.y)
-    return Sums.of(block._replace(x=features.block(block.x), y=y))
+    return Sums.of(block._replace(x=features.block(block.x).astype(dtype, copy=False), y=y))
 
 
-# `KernelRidge`: ridge regression on features, by the normal equations.
+# `KernelRidge`: ridge regression on features, by the normal equations or by conjugate gradients.
+
+Solver = Literal["auto", "direct", "iterative"]
+
+_DIRECT_WIDTH = 4096
+SINGLE_WIDTH, _SINGLE_PENALTY = 512, 1e-4  # below, rounding of float32 would count
+
+
+def _squared(scores: Array, targets: Array) -> Array:
+    return 0.5 * np.square(scores - targets).sum(1)
+
+
+def _bent(scores: Array, targets: Array, along: Array) -> Array:
+    return along
+
+
+SQUARED = Loss(1.0, True, True, _squared, np.subtract, _bent)
 
 
 class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     """Kernel ridge regression: min Σ ‖y − wᵀφ(x) − b‖² + α‖w‖², with an intercept b that is not penalised.
 
-    Sums of D² + Dk numbers are all that is kept of the rows, so that memory does not depend on how many there are.
+    Up to 4,096 features, sums of D² + Dk numbers are all that is kept of the rows, so that memory does not depend on
+    how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory of a few vectors and
+    time in proportion to rows × features. Products of 512 features or more are taken in float32 and summed in float64,
+    unless α is below 10⁻⁴.
 
     Args:
         alpha: the penalty α.
+        solver: ``"direct"`` for normal equations, ``"iterative"`` for conjugate gradients, or ``"auto"``.
+        tol: conjugate gradients stop at residuals of this share of the first, in the metric of the preconditioner.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -148,7 +187,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         features_: the fitted `RandomFeatures`.
         coef_: w, ``(D,)``, or ``(D, k)`` for k targets per row.
         intercept_: b.
-        sums_: the normal equations, for `partial_fit`.
+        sums_: the normal equations, for `partial_fit`; ``None`` after conjugate gradients.
 
     >>> import numpy as np
     >>> from hrf.learn import KernelRidge
@@ -166,12 +205,25 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = "auto",
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
+        solver: Solver = "auto",
+        tol: float = 1e-3,
     ) -> None:
         super().__init__(kernel, gamma, feature_map, n_features, projection, random_state)
         self.alpha = alpha
+        self.solver = solver
+        self.tol = tol
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue with more rows, by normal equations at any width; the first call chooses γ and the map."""
+        if hasattr(self, "features_") and self.sums_ is None:
+            raise ValueError(
+                f"fit took conjugate gradients for {self.features_.width} features and kept no normal equations; "
+                "expected solver='direct' before partial_fit"
+            )
+        return super().partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> Any:
         """Return predictions ``(N,)`` or ``(N, k)``; lazily for Dask collections."""
@@ -181,26 +233,65 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     def _begin(self, rows: Rows) -> None:
         if not (isinstance(self.alpha, int | float) and self.alpha >= 0):
             raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more")
+        if self.solver not in get_args(Solver):
+            raise ValueError(f"solver is {self.solver!r}; expected one of {', '.join(get_args(Solver))}")
+        check_positive("tol", self.tol)
         super()._begin(rows)
         self.sums_: Sums | None = None
         self.flat_ = rows.flat_targets
 
+    def _whole(self, rows: Rows) -> None:
+        wide = self.features_.width > _DIRECT_WIDTH
+        if self.solver == "direct" or (self.solver == "auto" and not wide):
+            self._add(rows)
+            return
+        if not self.alpha:
+            raise ValueError("alpha is 0; expected a positive penalty for conjugate gradients")
+        width, (n_rows, total) = (
+            self.features_.width,
+            rows.reduce(partial(_target_sums, self._numbers), _added),
+        )
+        start = np.vstack([np.zeros((width, len(total))), total / n_rows])
+        penalty = np.append(np.full(width, float(self.alpha)), 0.0)[:, None]
+        problem = Problem(SQUARED, self._numbers, self.features_, np.float32)
+        found = minimise(
+            problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
+        )
+        self._set(found.weights[:-1], found.weights[-1])
+
+    def _set(self, coef: Array, intercept: Any) -> None:
+        self.coef_: Array
+        self.intercept_: Any
+        self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
+
     def _add(self, rows: Rows) -> None:
-        sums = rows.reduce(partial(row_sums, self.features_, self._numbers), Sums.plus)
+        single = self.features_.width >= SINGLE_WIDTH and self.alpha >= _SINGLE_PENALTY
+        dtype = np.float32 if single else np.float64
+        sums = rows.reduce(partial(row_sums, self.features_, self._numbers, dtype=dtype), Sums.plus)
         if self.sums_ is not None and len(sums.targets) != len(self.sums_.targets):
             raise ValueError(
                 f"y has {len(sums.targets)} targets per row; expected {len(self.sums_.targets)}, as in the rows before"
             )
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         centred = self.sums_.centred()
-        coef = Spectrum.of(centred.gram).solve(self.alpha, centred.cross)
-        intercept = (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows
-        self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
+        coef = ridge(centred.gram, self.alpha, centred.cross)
+        self._set(coef, (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows)
+
+
+def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array]:
+    """Step of `Rows`: number of rows and sum of their targets."""
+    return block.n_rows, block.weighted(numbers(block.y)).sum(0)
+
+
+def _added(first: tuple[float, Array], second: tuple[float, Array]) -> tuple[float, Array]:
+    return first[0] + second[0], first[1] + second[1]
 
 
 def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array) -> Array:
     """Step of `Rows`: φᵀw + b of a block, in the precision of x."""
-    return (features.block(x) @ coef.astype(x.dtype) + intercept).astype(x.dtype)
+    return (features.unwhitened(x) @ features.unwhitened_weights(coef).astype(x.dtype) + intercept).astype(
+        x.dtype
+    )
 
 
 # `KernelPCA`: principal components of features.
@@ -217,7 +308,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -240,7 +331,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
     ) -> None:
