@@ -225,7 +225,7 @@ def test_sparse_rows_are_made_dense_block_by_block(name, monkeypatch):
 
 def test_a_block_of_wide_rows_has_few_rows(monkeypatch):
     monkeypatch.setattr(rows_module, "_BLOCK_NUMBERS", 1000)
-    wide = rows_module.ArrayRows(sparse.csr_array((50, 100)), None, 4)
+    wide = rows_module.ArrayRows(sparse.csr_array((50, 100)), None, width=4)
     assert wide.reduce(lambda block: [block.x.shape], lambda a, b: a + b) == [(10, 100)] * 5
 
 

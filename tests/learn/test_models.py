@@ -359,7 +359,7 @@ def test_classes_stay_the_same():
 
 
 def test_too_few_steps_are_said():
-    with pytest.warns(ConvergenceWarning, match=r"L-BFGS stopped after 1 steps \(max_iter\)"):
+    with pytest.warns(ConvergenceWarning, match=r"Newton's method stopped after 1 steps \(max_iter\)"):
         KernelClassifier(max_iter=1, alpha=1e-6, **GIVEN).fit(X, TWO)
 
 

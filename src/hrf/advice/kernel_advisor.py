@@ -48,11 +48,17 @@ MapName = Literal[
     "centred",
     "landmarks",
     "landmarks-uniform",
-    "landmarks-leverage",
+    "landmarks-k-means++",
 ]
 NAMES: tuple[MapName, ...] = get_args(MapName)
 # ``centred`` stands for ``positive``, too, which it is for rows with mean 0.
-ADVISED: tuple[MapName, ...] = ("trigonometric", "centred", "optimal-positive", "dense-exponential")
+ADVISED: tuple[MapName, ...] = (
+    "trigonometric",
+    "landmarks",
+    "centred",
+    "optimal-positive",
+    "dense-exponential",
+)
 
 # A maker takes rows to fit to, the number of features, and ``projection`` and ``generator``.
 Maker = Callable[..., FeatureMap]
@@ -86,9 +92,9 @@ _MAKERS: dict[MapName, Maker] = {
     "optimal-positive": partial(_tilted, OptimalPositive),
     "dense-exponential": partial(_tilted, DenseExponential),
     "centred": _centred,
-    "landmarks": partial(_landmarks, "k-means++"),
+    "landmarks": partial(_landmarks, "leverage"),
     "landmarks-uniform": partial(_landmarks, "uniform"),
-    "landmarks-leverage": partial(_landmarks, "leverage"),
+    "landmarks-k-means++": partial(_landmarks, "k-means++"),
 }
 
 
@@ -129,6 +135,7 @@ _NOTES = {
     "optimal-positive": "FAVOR++; never negative",
     "dense-exponential": "FAVOR#; never negative",
     "centred": "FAVOR+ about the mean; never negative",
+    "landmarks": "Nyström; biased, exact at rows of the data",
 }
 
 

@@ -99,6 +99,10 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
             self.candidates_ = [self._features(gamma=gamma, **same).fit_rows(rows) for gamma in tried]
         self.sums_: list[Sums] = []
 
+    @property
+    def _width(self) -> int:
+        return self.candidates_[0].width
+
     def _add(self, rows: Rows) -> None:
         sums = rows.reduce(partial(_all_sums, self.candidates_, self._numbers), _all_plus)
         sums = _all_plus(self.sums_, sums) if self.sums_ else sums

@@ -74,13 +74,17 @@ class FeatureModel(Saved, BaseEstimator):
         rows = self._rows(x, y, weight, reset=reset)
         if reset:
             self._begin(rows)
-        rows.width = self.features_.width
+        rows.width = self._width
         (self._whole if whole else self._add)(rows)
         return self
 
     def _begin(self, rows: Rows) -> None:
         """Forget everything; choose γ and the map."""
         self.features_ = self._features().fit_rows(rows, self._numbers)
+
+    @property
+    def _width(self) -> int:
+        return self.features_.width
 
     def _whole(self, rows: Rows) -> None:
         """Learn from all rows at once, as `fit` does."""
@@ -142,14 +146,14 @@ def row_sums(
 ) -> Sums:
     """Step of `Rows`: normal equations of a block, with targets turned into numbers unless they are left out."""
     y = None if numbers is None else numbers(block.y)
-    return Sums.of(block._replace(x=features.block(block.x).astype(dtype, copy=False), y=y))
+    return Sums.of(block._replace(x=features.block(block.x.astype(dtype, copy=False)), y=y))
 
 
 # `KernelRidge`: ridge regression on features, by the normal equations or by conjugate gradients.
 
 Solver = Literal["auto", "direct", "iterative"]
 
-_DIRECT_WIDTH = 4096
+_DIRECT_WIDTH, _DIRECT_WHITENED = 2048, 1024  # whitening features costs more than their normal equations
 SINGLE_WIDTH, _SINGLE_PENALTY = 512, 1e-4  # below, rounding of float32 would count
 
 
@@ -167,10 +171,10 @@ SQUARED = Loss(1.0, True, True, _squared, np.subtract, _bent)
 class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     """Kernel ridge regression: min Σ ‖y − wᵀφ(x) − b‖² + α‖w‖², with an intercept b that is not penalised.
 
-    Up to 4,096 features, sums of D² + Dk numbers are all that is kept of the rows, so that memory does not depend on
-    how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory of a few vectors and
-    time in proportion to rows × features. Products of 512 features or more are taken in float32 and summed in float64,
-    unless α is below 10⁻⁴.
+    Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory does
+    not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory of a few
+    vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32 and summed
+    in float64, unless α is below 10⁻⁴.
 
     Args:
         alpha: the penalty α.
@@ -241,7 +245,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         self.flat_ = rows.flat_targets
 
     def _whole(self, rows: Rows) -> None:
-        wide = self.features_.width > _DIRECT_WIDTH
+        whitened = self.features_.feature_map_.whitening is not None
+        wide = self.features_.width > (_DIRECT_WHITENED if whitened else _DIRECT_WIDTH)
         if self.solver == "direct" or (self.solver == "auto" and not wide):
             self._add(rows)
             return

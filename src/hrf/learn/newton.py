@@ -3,7 +3,7 @@
     min over w of   Σ loss(wᵀφ(x) + b, y) + ½ Σ penalty · w² + Σ pull · w
 
 Every product with the Hessian is one pass over the rows: features are computed chunk by chunk, small enough for the
-cache, and forgotten, or held where all of them take 512 MB or less. So memory is a chunk, a few vectors and the
+cache, and forgotten, or held where all of them take 1 GB or less. So memory is a chunk, a few vectors and the
 preconditioner: the Hessian of a sample of rows, exact where the sample is all rows. Ridge regression is one step, since
 its Hessian does not depend on w.
 
@@ -27,8 +27,9 @@ from hrf.learn.rows import Array, ArrayRows, Block, Rows
 __all__ = ["Loss", "Minimum", "Problem", "loss_gradient", "minimise"]
 
 _CHUNK_NUMBERS = 1 << 19  # features at a time: 2 MB in float32
-_HELD_BYTES = 1 << 29
+_HELD_BYTES = 1 << 30
 _SKETCHED_ROWS = 8192
+_LEAST_SHARE = {True: 3e-7, False: 1e-5}  # of the trace, by whether there are as many rows as columns
 _INNER = 200  # most passes per Newton step
 _HALVINGS = 30
 
@@ -117,6 +118,7 @@ def minimise(
 
     value, gradient = objective(weights)
     first = size = sketch.norm(gradient)
+    rounding = float(np.finfo(problem.dtype).eps)
     for step in range(max_steps):
         if size <= tol * first or not size:
             return Minimum(weights, step, True)
@@ -128,6 +130,8 @@ def minimise(
         direction = conjugate_gradients(
             product, -gradient, sketch.solve, max(forcing, tol * first / size), axis
         )
+        if -float((gradient * direction).sum()) <= rounding * abs(value):
+            return Minimum(weights + direction, step + 1, True)
         weights, value, gradient, moved = _searched(objective, weights, value, gradient, direction)
         size = sketch.norm(gradient)
         if not moved or problem.loss.quadratic:
@@ -189,12 +193,14 @@ def conjugate_gradients(
 
 
 class Sketch(NamedTuple):
-    """P⁻¹ for P = FᵀF + diag(penalty), where F has features and ones of a sample of rows, weighted to stand for all.
+    """P⁻¹ for P = FᵀF + diag(p), where F has features and ones of a sample of rows, weighted to stand for all.
+
+    p is the penalty, or a small share of tr FᵀF where that is larger; P need only be near the Hessian.
 
     Attributes:
-        factor: Cholesky factor, lower, of P, or of I + F diag(1/penalty) Fᵀ if F has fewer rows than columns.
+        factor: Cholesky factor, lower, of P, or of I + F diag(1/p) Fᵀ if F has fewer rows than columns.
         rows: F in that case, else ``None``.
-        inverse: 1/penalty, in that case; intercepts, which have none, get the smallest penalty of all.
+        inverse: 1/p.
     """
 
     factor: Array
@@ -206,7 +212,11 @@ class Sketch(NamedTuple):
         """Sample rows of all tables and factorise."""
         most = _SKETCHED_ROWS // len(tables)
         f = np.concatenate([_sketched_rows(problem, rows, most, seed) for rows in tables])
-        filled = np.where(penalty > 0, penalty, penalty[penalty > 0].min())
+        # What is smaller than rounding of float32 cannot be told from it.
+        share = _LEAST_SHARE[len(f) >= f.shape[1]]
+        filled = np.maximum(
+            np.where(penalty > 0, penalty, penalty.max()), share * np.square(f).sum(dtype=float)
+        )
         if len(f) >= f.shape[1]:
             gram = (f.T @ f).astype(np.float64) + np.diag(filled[:, 0])
             return cls(cholesky(gram, lower=True, overwrite_a=True, check_finite=False), None, 1 / filled)

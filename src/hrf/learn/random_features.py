@@ -69,7 +69,7 @@ def _some_weights(weight: Any, n: int) -> Array:
 
 _SAMPLED = 6144  # rows that maps are chosen by and fitted to
 _SAMPLED_NUMBERS = 1 << 26  # the most numbers in them: 512 MB in float64
-_WIDTHS = 256, 4096  # that "auto" stays between
+_WIDTHS = 256, 2048  # that "auto" stays between
 _PAIRED = 256  # rows on each side of the pairs that errors are measured on
 _MOST_CLASSES = 100  # whole numbers with more values than this are amounts, not classes
 
@@ -85,7 +85,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             that are numbers, else by the kernel), for the time of about two more fits; or a `FeatureMap` of the softmax
             kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
         n_components: the largest number D of features, or ``"auto"`` to follow the number N of rows: the power of two
-            that is √N ln N or more, between 256 and 4,096. Projections make two features or more each.
+            that is √N ln N or more, between 256 and 2,048. Projections make two features or more each.
         projection: how the rows ω are coupled, one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
