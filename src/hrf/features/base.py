@@ -215,7 +215,8 @@ class Linearised(Registered, nn.Module):
 
     def fitted_tensors(self) -> list[str]:
         """Name the tensors that come from data or arguments: all but ω."""
-        return [name for name, _ in self.named_buffers() if not name.endswith("omega")]
+        drawn = {id(tensor) for omega in self.all_projections() for tensor in omega.buffers()}
+        return [name for name, tensor in self.named_buffers() if id(tensor) not in drawn]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -27,7 +27,7 @@ from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.linear_models import SINGLE_WIDTH, FeatureModel, linear_step
-from hrf.learn.newton import Loss, Problem, loss_gradient, minimise
+from hrf.learn.newton import LinearProblem, Loss, loss_gradient, minimise
 from hrf.learn.random_features import seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
@@ -310,9 +310,9 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         return found.weights
 
     @property
-    def _problem(self) -> Problem:
+    def _problem(self) -> LinearProblem:
         dtype = np.float64 if self.features_.width < SINGLE_WIDTH else np.float32
-        return Problem(loss_of(self.loss), self.codes, self.features_, dtype)
+        return LinearProblem(loss_of(self.loss), self.codes, self.features_, dtype)
 
     def _table(self, kept: KeptRows) -> Rows:
         return ArrayRows(kept.x, self.classes_[kept.codes], kept.scaled_weight, width=self.features_.width)

@@ -14,13 +14,14 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
 from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.newton import Loss, Problem, minimise
+from hrf.learn.newton import LinearProblem, Loss, minimise
 from hrf.learn.random_features import RandomFeatures, rows_of, seed_of
 from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums, as_columns, ridge
 from hrf.learn.storage import Saved
@@ -171,10 +172,10 @@ SQUARED = Loss(1.0, True, True, _squared, np.subtract, _bent)
 class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     """Kernel ridge regression: min Σ ‖y − wᵀφ(x) − b‖² + α‖w‖², with an intercept b that is not penalised.
 
-    Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory does
-    not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory of a few
-    vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32 and summed
-    in float64, unless α is below 10⁻⁴.
+    Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory
+    does not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory
+    of a few vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32
+    and summed in float64, unless α is below 10⁻⁴.
 
     Args:
         alpha: the penalty α.
@@ -220,6 +221,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         self.solver = solver
         self.tol = tol
 
+    @available_if(lambda self: self.solver != "iterative")
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue with more rows, by normal equations at any width; the first call chooses γ and the map."""
         if hasattr(self, "features_") and self.sums_ is None:
@@ -258,7 +260,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         )
         start = np.vstack([np.zeros((width, len(total))), total / n_rows])
         penalty = np.append(np.full(width, float(self.alpha)), 0.0)[:, None]
-        problem = Problem(SQUARED, self._numbers, self.features_, np.float32)
+        problem = LinearProblem(SQUARED, self._numbers, self.features_, np.float32)
         found = minimise(
             problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
         )

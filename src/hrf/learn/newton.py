@@ -24,7 +24,7 @@ from scipy.linalg import cho_solve, cholesky
 from hrf.learn.random_features import RandomFeatures
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 
-__all__ = ["Loss", "Minimum", "Problem", "loss_gradient", "minimise"]
+__all__ = ["LinearProblem", "Loss", "Minimum", "loss_gradient", "minimise"]
 
 _CHUNK_NUMBERS = 1 << 19  # features at a time: 2 MB in float32
 _HELD_BYTES = 1 << 30
@@ -54,7 +54,7 @@ class Loss(NamedTuple):
     bend: Callable[[Array, Any, Array], Array]
 
 
-class Problem(NamedTuple):
+class LinearProblem(NamedTuple):
     """What is minimised, but for the rows.
 
     Attributes:
@@ -84,7 +84,7 @@ class Minimum(NamedTuple):
 
 
 def minimise(
-    problem: Problem,
+    problem: LinearProblem,
     tables: Sequence[Rows],
     start: Array,
     penalty: Array,
@@ -208,7 +208,7 @@ class Sketch(NamedTuple):
     inverse: Array
 
     @classmethod
-    def of(cls, problem: Problem, tables: Sequence[Rows], penalty: Array, seed: int) -> Sketch:
+    def of(cls, problem: LinearProblem, tables: Sequence[Rows], penalty: Array, seed: int) -> Sketch:
         """Sample rows of all tables and factorise."""
         most = _SKETCHED_ROWS // len(tables)
         f = np.concatenate([_sketched_rows(problem, rows, most, seed) for rows in tables])
@@ -238,7 +238,7 @@ class Sketch(NamedTuple):
         return float(np.sqrt(max((gradient * self.solve(gradient)).sum(), 0.0)))
 
 
-def _sketched_rows(problem: Problem, rows: Rows, most: int, seed: int) -> Array:
+def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> Array:
     assert problem.features is not None
     sample = rows.sample(most, seed)
     total, found = rows.reduce(_n_rows, _sum), sample.n_rows
@@ -259,12 +259,12 @@ def _sum(first: float, second: float) -> float:
 # Passes over the rows.
 
 
-def loss_gradient(problem: Problem, tables: Sequence[Rows], weights: Array) -> Array:
+def loss_gradient(problem: LinearProblem, tables: Sequence[Rows], weights: Array) -> Array:
     """Return the gradient of the loss alone, ``(D + 1, k)``."""
     return _pass(problem, [(problem, rows) for rows in tables], weights, None)[1]
 
 
-def _held(problem: Problem, rows: Rows) -> tuple[Problem, Rows]:
+def _held(problem: LinearProblem, rows: Rows) -> tuple[LinearProblem, Rows]:
     """Return the problem with all features in memory, if they are few enough and the rows are in memory."""
     features = problem.features
     assert features is not None
@@ -276,7 +276,7 @@ def _held(problem: Problem, rows: Rows) -> tuple[Problem, Rows]:
 
 
 def _pass(
-    problem: Problem, tables: Sequence[tuple[Problem, Rows]], weights: Array, along: Array | None
+    problem: LinearProblem, tables: Sequence[tuple[LinearProblem, Rows]], weights: Array, along: Array | None
 ) -> tuple[float, Array]:
     """Return the loss of all rows and its gradient, or, with a direction, the product of the Hessian with it."""
     features = problem.features
@@ -288,7 +288,7 @@ def _pass(
     return value, np.vstack([features.whitened_gradient(slope[:-1]), slope[-1:]])
 
 
-def _step(problem: Problem, weights: Array, bent: bool, block: Block) -> tuple[float, Array]:
+def _step(problem: LinearProblem, weights: Array, bent: bool, block: Block) -> tuple[float, Array]:
     """Step of `Rows`: loss and gradient of a block, or product of the Hessian with the last half of the columns."""
     k = weights.shape[1] // 2 if bent else weights.shape[1]
     targets, loss = problem.targets(block.y), problem.loss
