@@ -38,7 +38,7 @@ from benchmarks.kernel_methods.methods import (
 from hrf.report import folder, write
 
 SEEDS = 5
-WIDTHS, WIDE, MAP_WIDTH = (256, 512, 1024, 2048), (4096, 8192, 16384), 512
+WIDTHS, WIDE, MAP_WIDTH = (256, 512, 1024), (2048, 4096, 8192, 16384), 512
 
 
 class Part(NamedTuple):
@@ -64,13 +64,23 @@ def parts(sets: Sequence[str]) -> Iterator[Part]:
     for name in ("bike", "letter", "elevators"):
         yield Part(name, EXACT[0], 0, 0, alone=True)
     yield Part("letter", EXACT[2], 0, 0, alone=True)
-    reach = [("bike", 2048), ("bike", 4096), ("letter", 4096), ("kin40k", 8192), ("letter", 8192)]
+    reach = [
+        ("bike", 2048),
+        ("letter", 2048),
+        ("bike", 4096),
+        ("letter", 4096),
+        ("kin40k", 4096),
+        ("kin40k", 8192),
+    ]
     yield from (Part(name, LANDMARKS, width, 0, alone=True) for name, width in reach)
     yield Part("kin40k", EXACT[1], 0, 0, alone=True)
+    yield from (Part(n, m, WIDE[0], s) for s in range(1, 3) for n in sets for m in CURVES)
+    yield from (Part(n, m, WIDE[1], 0) for n in sets for m in (AUTO, TRIGONOMETRIC))
     yield from (Part(n, m, MAP_WIDTH, s) for s in range(SEEDS) for n in sets for m in MAPS)
-    yield from (Part(n, m, WIDE[0], s) for s in range(1, SEEDS) for n in sets for m in (AUTO, TRIGONOMETRIC))
-    yield Part("kin40k", TRIGONOMETRIC, WIDE[1], 0, alone=True)
+    yield from (Part(n, m, WIDE[0], s) for s in range(3, SEEDS) for n in sets for m in CURVES)
+    yield from (Part(n, m, WIDE[1], s) for s in range(1, 3) for n in sets for m in (AUTO, TRIGONOMETRIC))
     yield Part("kin40k", TRIGONOMETRIC, WIDE[2], 0, alone=True)
+    yield Part("kin40k", TRIGONOMETRIC, WIDE[3], 0, alone=True)
 
 
 LANDMARKS = next(method for method, name in MAPS.items() if name == "landmarks")

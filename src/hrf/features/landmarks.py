@@ -76,7 +76,7 @@ class Landmarks(FeatureMap):
         rows: Tensor,
         *,
         n_landmarks: int,
-        choice: LandmarkChoice = "leverage",
+        choice: LandmarkChoice = "uniform",
         generator: Generator | None = None,
     ) -> Self:
         """Choose landmarks among rows ``(N, d)``: at most N, and with k-means++ no two that are equal.

@@ -155,7 +155,7 @@ def row_sums(
 Solver = Literal["auto", "direct", "iterative"]
 
 _DIRECT_WIDTH, _DIRECT_WHITENED = 2048, 1024  # whitening features costs more than their normal equations
-SINGLE_WIDTH, _SINGLE_PENALTY = 512, 1e-4  # below, rounding of float32 would count
+SINGLE_WIDTH, _SINGLE_PENALTY, _SAFE = 512, 1e-4, 10.0  # below, rounding of float32 would count
 
 
 def _squared(scores: Array, targets: Array) -> Array:
@@ -175,7 +175,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory
     does not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory
     of a few vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32
-    and summed in float64, unless α is below 10⁻⁴.
+    and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, that rounding would count.
 
     Args:
         alpha: the penalty α.
@@ -260,11 +260,16 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         )
         start = np.vstack([np.zeros((width, len(total))), total / n_rows])
         penalty = np.append(np.full(width, float(self.alpha)), 0.0)[:, None]
-        problem = LinearProblem(SQUARED, self._numbers, self.features_, np.float32)
+        problem = LinearProblem(SQUARED, self._numbers, self.features_, self._dtype(n_rows))
         found = minimise(
             problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
         )
         self._set(found.weights[:-1], found.weights[-1])
+
+    def _dtype(self, n_rows: float) -> Any:
+        """Return the precision of products: float32 where its rounding is small beside the penalty."""
+        least = max(_SINGLE_PENALTY, _SAFE * n_rows * self.features_.single_noise())
+        return np.float32 if self.features_.width >= SINGLE_WIDTH and self.alpha >= least else np.float64
 
     def _set(self, coef: Array, intercept: Any) -> None:
         self.coef_: Array
@@ -272,8 +277,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
 
     def _add(self, rows: Rows) -> None:
-        single = self.features_.width >= SINGLE_WIDTH and self.alpha >= _SINGLE_PENALTY
-        dtype = np.float32 if single else np.float64
+        if (dtype := self._dtype(0.0)) == np.float32 and self.features_.feature_map_.whitening is not None:
+            dtype = self._dtype(rows.reduce(partial(_target_sums, self._numbers), _added)[0])
         sums = rows.reduce(partial(row_sums, self.features_, self._numbers, dtype=dtype), Sums.plus)
         if self.sums_ is not None and len(sums.targets) != len(self.sums_.targets):
             raise ValueError(

@@ -242,7 +242,7 @@ def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> 
     assert problem.features is not None
     sample = rows.sample(most, seed)
     total, found = rows.reduce(_n_rows, _sum), sample.n_rows
-    f = problem.features.block(sample.x.astype(problem.dtype, copy=False))
+    f = problem.features.block(sample.x.astype(np.float32))
     weight = np.ones(len(f)) if sample.weight is None else sample.weight
     root = np.sqrt(problem.loss.bound * total / found * weight).astype(f.dtype)
     return np.hstack([f, np.ones((len(f), 1), f.dtype)]) * root[:, None]

@@ -178,6 +178,13 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         """Number D of features."""
         return self.feature_map_.feature_dim
 
+    def single_noise(self) -> float:
+        """Return the mean square of what rounding to float32 adds to a feature: it counts as a penalty per row."""
+        whitening = self.feature_map_.whitening
+        if whitening is None:
+            return 0.0
+        return float(np.finfo(np.float32).eps ** 2 * whitening.square().sum() / len(whitening))
+
     def _scaled(self, x: Array) -> Tensor:
         return torch.from_numpy(x * x.dtype.type(self.scale_))
 
