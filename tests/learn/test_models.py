@@ -59,7 +59,7 @@ def test_targets_in_columns_are_solved_one_by_one():
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (KernelRidge(alpha=-1.0), "alpha is -1.0; expected a number, 0 or more"),
+        (KernelRidge(alpha=-1.0), "alpha is -1.0; expected a number, 0 or more, or 'auto'"),
         (KernelRidge(alpha="big"), "alpha is 'big'; expected a number, 0 or more"),
         (KernelPCA(n_components=33, n_features=32), "33; expected at most the number of features, 32"),
         (KernelGaussianProcess(noise=0), "noise is 0; expected a positive variance or 'evidence'"),

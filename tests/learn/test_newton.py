@@ -11,6 +11,8 @@ from sklearn.base import clone
 
 from hrf.learn import KernelClassifier, KernelRidge, load, newton
 from hrf.learn.classifier import LOSSES
+from hrf.learn.linear_models import _path
+from hrf.learn.rows import Block
 from learn.models import FIXED, ROWS, rows, targets
 from learn.test_estimators import CHOSEN_WITHOUT_WEIGHTS, WEIGHTS, checked, repeated
 
@@ -178,3 +180,40 @@ def test_wide_classifiers_in_single_precision(monkeypatch):
     monkeypatch.setattr(newton, "_SKETCHED_ROWS", 40)
     found = KernelClassifier(**FIXED, n_features=64).fit(X, y).decision_function(X)
     np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
+# γ and penalty from a sample.
+
+
+def test_gamma_and_penalty_are_searched_on_held_out_rows():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-3, 3, size=(1200, 2))
+    y = np.sin(3 * x[:, 0]) + 0.3 * generator.normal(size=1200)
+    model = KernelRidge(alpha="auto", gamma="auto", random_state=0).fit(x[:1000], y[:1000])
+    scale = 1 / (2 * x[:1000].var())
+    assert np.isclose(model.features_.gamma_ / scale, 2.0 ** np.arange(-5, 3)).any()
+    new, truth = x[1000:], np.sin(3 * x[1000:, 0])
+    error = np.sqrt(np.mean((model.predict(new) - truth) ** 2))
+    given = {"random_state": 0, "gamma": model.features_.gamma_}
+    for alpha in (1e-3 * model.alpha_, 1e3 * model.alpha_):
+        other = KernelRidge(alpha=alpha, **given).fit(x[:1000], y[:1000])
+        assert error < np.sqrt(np.mean((other.predict(new) - truth) ** 2))
+    same = KernelRidge(alpha=model.alpha_, **given).fit(x[:1000], y[:1000])
+    assert np.array_equal(same.predict(new), model.predict(new))
+
+
+def test_the_path_is_ridge_regression_at_every_penalty():
+    model = KernelRidge(**FIXED, n_features=32)
+    features = model.fit(X[:300], Y[:300]).features_
+    found = dict(
+        _path(features, model._numbers, Block(X[:300], Y[:300]), Block(X[300:], Y[300:]), [1e-4, 1.0])
+    )
+    for alpha, error in found.items():
+        fitted = KernelRidge(**FIXED, n_features=32, alpha=alpha).fit(X[:300], Y[:300])
+        assert error == pytest.approx(np.square(fitted.predict(X[300:]) - Y[300:]).sum(), rel=1e-5)
+
+
+def test_a_search_among_few_rows_takes_what_is_usual():
+    model = KernelRidge(alpha="auto", gamma="auto", random_state=0).fit(X[:4], Y[:4])
+    assert model.alpha_ == pytest.approx(1e-2)
+    assert np.isfinite(model.predict(X)).all()

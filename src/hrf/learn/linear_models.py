@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
@@ -23,7 +23,7 @@ from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.newton import LinearProblem, Loss, minimise
 from hrf.learn.random_features import RandomFeatures, rows_of, seed_of
-from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums, as_columns, ridge
+from hrf.learn.rows import Array, ArrayRows, Block, Rows, Spectrum, Sums, as_columns, ridge
 from hrf.learn.storage import Saved
 from hrf.projections import ProjectionKind
 
@@ -155,6 +155,8 @@ def row_sums(
 Solver = Literal["auto", "direct", "iterative"]
 
 _DIRECT_WIDTH, _DIRECT_WHITENED = 2048, 1024  # whitening features costs more than their normal equations
+_SEARCHED_ROWS, _SEARCHED_WIDTH = 6144, 1024
+_GAMMA_FACTORS, _PENALTIES = 2.0 ** np.arange(-5, 3), 10.0 ** np.arange(-8, 4)
 SINGLE_WIDTH, _SINGLE_PENALTY, _SAFE = 512, 1e-4, 10.0  # below, rounding of float32 would count
 
 
@@ -178,11 +180,12 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, that rounding would count.
 
     Args:
-        alpha: the penalty α.
+        alpha: the penalty α, or ``"auto"`` for the best of twelve on held-out rows of a sample.
         solver: ``"direct"`` for normal equations, ``"iterative"`` for conjugate gradients, or ``"auto"``.
         tol: conjugate gradients stop at residuals of this share of the first, in the metric of the preconditioner.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
-        gamma: γ or ``"scale"``, as in `RandomFeatures`.
+        gamma: γ or ``"scale"``, as in `RandomFeatures`, or ``"auto"`` for the best of eight about ``"scale"``. The
+            search takes up to 6,144 rows and 1,024 features, and one eigendecomposition per γ serves all penalties.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
         n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
@@ -190,6 +193,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
 
     Attributes:
         features_: the fitted `RandomFeatures`.
+        alpha_: α as a number.
         coef_: w, ``(D,)``, or ``(D, k)`` for k targets per row.
         intercept_: b.
         sums_: the normal equations, for `partial_fit`; ``None`` after conjugate gradients.
@@ -206,7 +210,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
 
     def __init__(
         self,
-        alpha: float = 1.0,
+        alpha: float | str = 1.0,
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
@@ -237,14 +241,43 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         return rows.map(partial(linear_step, self.features_, self.coef_, self.intercept_))
 
     def _begin(self, rows: Rows) -> None:
-        if not (isinstance(self.alpha, int | float) and self.alpha >= 0):
-            raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more")
+        if self.alpha != "auto" and not (isinstance(self.alpha, int | float) and self.alpha >= 0):
+            raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'auto'")
         if self.solver not in get_args(Solver):
             raise ValueError(f"solver is {self.solver!r}; expected one of {', '.join(get_args(Solver))}")
         check_positive("tol", self.tol)
-        super()._begin(rows)
+        seed = seed_of(self.random_state)
+        gamma, self.alpha_ = self._searched(rows, seed)
+        self.features_ = self._features(gamma=gamma, random_state=seed).fit_rows(rows, self._numbers)
         self.sums_: Sums | None = None
         self.flat_ = rows.flat_targets
+
+    def _searched(self, rows: Rows, seed: int) -> tuple[Any, float]:
+        """Return γ and α: as given, or the best on every fifth row of a sample."""
+        gammas, penalties = [self.gamma], [self.alpha]
+        if "auto" not in (self.gamma, self.alpha):
+            return self.gamma, float(self.alpha)
+        sample = rows.sample(_SEARCHED_ROWS, seed)
+        if self.gamma == "auto":
+            scale = RandomFeatures(n_components=1).fit_rows(rows).gamma_
+            gammas = [scale * factor for factor in _GAMMA_FACTORS]
+        if self.alpha == "auto":
+            penalties = [*_PENALTIES]
+        held = np.random.default_rng(seed).permutation(np.arange(len(sample.x)) % 5 == 0)
+        if held.sum() < 2:
+            return ("scale" if self.gamma == "auto" else self.gamma), float(penalties[len(penalties) // 2])
+        fitted, new = (
+            Block(sample.x[kept], *(None if u is None else u[kept] for u in sample[1:]))
+            for kept in (~held, held)
+        )
+        width = min(_SEARCHED_WIDTH, self.n_features) if isinstance(self.n_features, int) else _SEARCHED_WIDTH
+        errors = {}
+        for gamma in gammas:
+            features = self._features(gamma=gamma, n_components=width, random_state=seed)
+            features.fit_rows(ArrayRows(*fitted), self._numbers)
+            for penalty, error in _path(features, self._numbers, fitted, new, penalties):
+                errors[features.gamma_, penalty] = error
+        return min(errors, key=lambda tried: errors[tried])
 
     def _whole(self, rows: Rows) -> None:
         whitened = self.features_.feature_map_.whitening is not None
@@ -252,14 +285,14 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         if self.solver == "direct" or (self.solver == "auto" and not wide):
             self._add(rows)
             return
-        if not self.alpha:
+        if not self.alpha_:
             raise ValueError("alpha is 0; expected a positive penalty for conjugate gradients")
         width, (n_rows, total) = (
             self.features_.width,
             rows.reduce(partial(_target_sums, self._numbers), _added),
         )
         start = np.vstack([np.zeros((width, len(total))), total / n_rows])
-        penalty = np.append(np.full(width, float(self.alpha)), 0.0)[:, None]
+        penalty = np.append(np.full(width, self.alpha_), 0.0)[:, None]
         problem = LinearProblem(SQUARED, self._numbers, self.features_, self._dtype(n_rows))
         found = minimise(
             problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
@@ -269,7 +302,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     def _dtype(self, n_rows: float) -> Any:
         """Return the precision of products: float32 where its rounding is small beside the penalty."""
         least = max(_SINGLE_PENALTY, _SAFE * n_rows * self.features_.single_noise())
-        return np.float32 if self.features_.width >= SINGLE_WIDTH and self.alpha >= least else np.float64
+        return np.float32 if self.features_.width >= SINGLE_WIDTH and self.alpha_ >= least else np.float64
 
     def _set(self, coef: Array, intercept: Any) -> None:
         self.coef_: Array
@@ -286,8 +319,23 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
             )
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         centred = self.sums_.centred()
-        coef = ridge(centred.gram, self.alpha, centred.cross)
+        coef = ridge(centred.gram, self.alpha_, centred.cross)
         self._set(coef, (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows)
+
+
+def _path(
+    features: RandomFeatures, numbers: Any, fitted: Block, held: Block, penalties: Sequence[Any]
+) -> Iterator[tuple[float, float]]:
+    """Yield every penalty and its squared error on held-out rows, all from one eigendecomposition."""
+    sums = row_sums(features, numbers, fitted)
+    centred, n = sums.centred(), sums.n_rows
+    spectrum = Spectrum.of(centred.gram)
+    right = spectrum.vectors.T @ centred.cross
+    rotated = (features.block(held.x.astype(np.float64)) - sums.features / n) @ spectrum.vectors
+    for penalty in penalties:
+        shifted = spectrum.values + max(penalty, np.finfo(np.float64).eps * float(spectrum.values[-1]))
+        residual = rotated @ (right / shifted[:, None]) + sums.targets / n - numbers(held.y)
+        yield float(penalty), float(held.weighted(np.square(residual)).sum())
 
 
 def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array]:
