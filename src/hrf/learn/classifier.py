@@ -26,8 +26,8 @@ from typing_extensions import Self
 from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.linear_models import SINGLE_WIDTH, FeatureModel, linear_step
-from hrf.learn.newton import LinearProblem, Loss, loss_gradient, minimise
+from hrf.learn.linear_models import FeatureModel, linear_step
+from hrf.learn.newton import SINGLE_WIDTH, LinearProblem, Loss, loss_gradient, minimise
 from hrf.learn.random_features import seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind

@@ -21,7 +21,7 @@ from typing_extensions import Self
 from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.newton import LinearProblem, Loss, minimise
+from hrf.learn.newton import SINGLE_WIDTH, LinearProblem, Loss, minimise
 from hrf.learn.random_features import RandomFeatures, rows_of, seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows, Spectrum, Sums, as_columns, ridge
 from hrf.learn.storage import Saved
@@ -157,7 +157,7 @@ Solver = Literal["auto", "direct", "iterative"]
 _DIRECT_WIDTH, _DIRECT_WHITENED = 2048, 1024  # whitening features costs more than their normal equations
 _SEARCHED_ROWS, _SEARCHED_WIDTH = 6144, 1024
 _GAMMA_FACTORS, _PENALTIES = 2.0 ** np.arange(-5, 3), 10.0 ** np.arange(-8, 4)
-SINGLE_WIDTH, _SINGLE_PENALTY, _SAFE = 512, 1e-4, 10.0  # below, rounding of float32 would count
+_SINGLE_PENALTY, _SAFE = 1e-4, 10.0  # below, rounding of float32 would count
 
 
 def _squared(scores: Array, targets: Array) -> Array:

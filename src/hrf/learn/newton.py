@@ -24,11 +24,20 @@ from scipy.linalg import cho_solve, cholesky
 from hrf.learn.random_features import RandomFeatures
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 
-__all__ = ["LinearProblem", "Loss", "Minimum", "loss_gradient", "minimise"]
+__all__ = [
+    "SINGLE_WIDTH",
+    "LinearProblem",
+    "Loss",
+    "Minimum",
+    "conjugate_gradients",
+    "loss_gradient",
+    "minimise",
+]
 
 _CHUNK_NUMBERS = 1 << 19  # features at a time: 2 MB in float32
 _HELD_BYTES = 1 << 30
 _SKETCHED_ROWS = 8192
+SINGLE_WIDTH = 512  # from which products are taken in float32
 _LEAST_SHARE = {True: 3e-7, False: 1e-5}  # of the trace, by whether there are as many rows as columns
 _INNER = 200  # most passes per Newton step
 _HALVINGS = 30
@@ -242,7 +251,8 @@ def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> 
     assert problem.features is not None
     sample = rows.sample(most, seed)
     total, found = rows.reduce(_n_rows, _sum), sample.n_rows
-    f = problem.features.block(sample.x.astype(np.float32))
+    single = problem.features.width >= SINGLE_WIDTH
+    f = problem.features.block(sample.x.astype(np.float32 if single else problem.dtype, copy=False))
     weight = np.ones(len(f)) if sample.weight is None else sample.weight
     root = np.sqrt(problem.loss.bound * total / found * weight).astype(f.dtype)
     return np.hstack([f, np.ones((len(f), 1), f.dtype)]) * root[:, None]
