@@ -204,6 +204,10 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "more maps": (RESULTS / "kernel_methods.json", partial(of, map_rows, columns=(0, 4, 5))),
         "searches": (RESULTS / "kernel_methods.json", partial(of, setting_rows)),
         "rows": (RESULTS / "kernel_scaling.json", partial(of, scaling_rows)),
+        "wide rows": (
+            RESULTS / "kernel_scaling.json",
+            partial(of, partial(scaling_rows, kind="wide"), columns=range(5)),
+        ),
     },
     Path("docs/transformers.md"): {"minilm": (RESULTS / "minilm.json", minilm)},
     REPRODUCED / "speech-details.md": {

@@ -198,10 +198,10 @@ def _settings(result: dict[str, Any]) -> Iterator[list[str]]:
         yield [name, family, f"{int(width):,}", f"{found['gamma']:.4f}", f"{found['alpha']:g}"]
 
 
-def scaling_rows(result: dict[str, Any]) -> list[list[str]]:
+def scaling_rows(result: dict[str, Any], kind: str = "sizes") -> list[list[str]]:
     """Return one row per number of rows: time, memory and coefficients of ridge regression on a Dask cluster."""
     rows = [["rows", "s", "CPU s", "CPU µs per row", "peak MB per worker", "coefficients differ by"]]
-    for size, found in result["sizes"].items():
+    for size, found in result.get(kind, {}).items():
         times = f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}"
         per_row = f"{found['cpu_seconds'] / int(size) * 1e6:.1f}"
         difference = (

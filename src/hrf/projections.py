@@ -43,6 +43,7 @@ KINDS: tuple[ProjectionKind, ...] = get_args(ProjectionKind)
 _SQUARE = 1024
 # From so many dimensions on, products with `hadamard` rows go by their factors.
 _FACTORED = 512
+_CACHED = 1 << 18  # numbers that are turned at a time
 
 
 def _normal(*shape: int, generator: Generator | None) -> Tensor:
@@ -310,11 +311,15 @@ class Projections(Registered, nn.Module):
         """Return ωᵀx, ``(..., L, d) -> (..., L, m)``: by factors for `hadamard` rows with d ≥ 512."""
         if self.signs is None or self.lengths is None or self.omega.requires_grad:
             return torch.matmul(x, self.omega.to(x.dtype).mT, out=out)
-        signs = self.signs.to(x.dtype)
-        turned = nn.functional.pad(x, (0, signs.shape[-1] - x.shape[-1])).unsqueeze(-2)
-        for sign in signs.flip(0):
-            turned = _times_hadamard(turned * sign)
-        return torch.mul(turned.flatten(-2)[..., : self.n_projections], self.lengths.to(x.dtype), out=out)
+        signs, lengths = self.signs.to(x.dtype), self.lengths.to(x.dtype)
+        n_rows = max(1, _CACHED // signs[0].numel())
+        parts = []
+        for part in x.split(n_rows, -2):
+            turned = nn.functional.pad(part, (0, signs.shape[-1] - x.shape[-1])).unsqueeze(-2)
+            for sign in signs.flip(0):
+                turned = _times_hadamard(turned * sign)
+            parts.append(turned.flatten(-2)[..., : self.n_projections] * lengths)
+        return torch.cat(parts, -2) if out is None else out.copy_(torch.cat(parts, -2))
 
     @override
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
