@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
@@ -16,14 +15,12 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import report
-from benchmarks.kernel_methods.data import SETS, Split
+from benchmarks.kernel_methods.data import SETS
 from benchmarks.kernel_methods.measure import (
     FAMILIES,
     SEARCHED_WIDTHS,
-    Outcome,
     best_setting,
-    data_of,
-    fitted,
+    measured,
 )
 from benchmarks.kernel_methods.methods import (
     AUTO,
@@ -74,6 +71,7 @@ def parts(sets: Sequence[str]) -> Iterator[Part]:
     ]
     yield from (Part(name, LANDMARKS, width, 0, alone=True) for name, width in reach)
     yield Part("kin40k", EXACT[1], 0, 0, alone=True)
+    yield from (Part(name, EXACT[3], MAP_WIDTH, 0, alone=True) for name in ("kin40k", "bike") if name in sets)
     yield from (Part(n, m, WIDE[0], s) for s in range(1, 3) for n in sets for m in CURVES)
     yield from (Part(n, m, WIDE[1], 0) for n in sets for m in (AUTO, TRIGONOMETRIC))
     yield from (Part(n, m, MAP_WIDTH, s) for s in range(SEEDS) for n in sets for m in MAPS)
@@ -86,11 +84,6 @@ def parts(sets: Sequence[str]) -> Iterator[Part]:
 LANDMARKS = next(method for method, name in MAPS.items() if name == "landmarks")
 
 
-@lru_cache(maxsize=2)
-def _data(name: str, seed: int) -> Split:
-    return data_of(name, seed)
-
-
 def setting_of(part: Part, searches: dict[str, Any]) -> Setting:
     """Return γ and penalty: of the family of the method, at the widest width searched that is not wider."""
     random = part.method in (TRIGONOMETRIC, BASELINES[0]) or MAPS.get(part.method, "landmarks") in _RANDOM
@@ -100,12 +93,6 @@ def setting_of(part: Part, searches: dict[str, Any]) -> Setting:
 
 
 _RANDOM = ("trigonometric", "positive", "optimal-positive", "dense-exponential", "centred")
-
-
-def measured(part: Part, setting: Setting) -> Outcome:
-    """Measure one part."""
-    torch.set_num_threads(1)
-    return fitted(part.method, setting, _data(part.name, part.seed))
 
 
 def run(sets: Sequence[str], path: Path, seconds: float) -> None:
@@ -139,10 +126,10 @@ def run(sets: Sequence[str], path: Path, seconds: float) -> None:
         setting, start = setting_of(part, result["searches"]), process_time()
         if part.alone:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                outcome = pool.submit(measured, part, setting).result()
+                outcome = pool.submit(measured, part.method, setting, part.name).result()
             spent += outcome.seconds
         else:
-            outcome = measured(part, setting)
+            outcome = measured(part.method, setting, part.name)
             spent += process_time() - start
         numbers = [round(value, 5) if isinstance(value, float) else value for value in outcome]
         keep("parts", part.key, [*numbers[:2], numbers[2] if part.alone else None, numbers[3]])
