@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from hrf.learn import KernelClassifier, KernelRidge, load, newton
 from hrf.learn.classifier import LOSSES
@@ -74,7 +75,7 @@ def test_dask_and_empty_partitions(model):
     check(model, found, X, Y)
 
 
-def test_a_file_and_what_cannot_go_on(model, tmp_path):
+def test_a_file_and_what_cannot_go_on(model, tmp_path, monkeypatch):
     model.fit(X, Y).save(tmp_path / "model.safetensors")
     copy = load(tmp_path / "model.safetensors")
     assert np.array_equal(copy.predict(X), model.predict(X))
@@ -85,6 +86,10 @@ def test_a_file_and_what_cannot_go_on(model, tmp_path):
         clone(model).set_params(alpha=0.0).fit(X, Y)
     with pytest.raises(ValueError, match="solver is 'qr'; expected one of auto, direct, iterative"):
         clone(model).set_params(solver="qr").fit(X, Y)
+    monkeypatch.setattr(newton, "_INNER", 1)
+    monkeypatch.setattr(newton, "_SKETCHED_ROWS", 7)
+    with pytest.warns(ConvergenceWarning, match=r"conjugate gradients did not reach tol=1e-06"):
+        clone(model).fit(X, Y)
     with pytest.raises(ValueError, match="Input X contains NaN"):
         clone(model).fit(np.full_like(X, np.nan), Y)
 
@@ -123,10 +128,11 @@ def spd(n, seed=0):
 def test_conjugate_gradients_end_at_the_solution(axis):
     h, right = spd(12), np.random.default_rng(1).normal(size=(12, 3))
     right[:, 2] = 0  # a column that is solved at once
-    found = newton.conjugate_gradients(
+    found, solved = newton.conjugate_gradients(
         lambda v: h @ v, right, lambda r: r / h.diagonal()[:, None], 1e-12, axis
     )
     np.testing.assert_allclose(found, np.linalg.solve(h, right), rtol=1e-6, atol=1e-8)
+    assert solved
 
 
 def test_an_exact_preconditioner_needs_one_product():

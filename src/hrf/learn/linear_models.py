@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
@@ -14,6 +15,7 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
@@ -297,6 +299,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         found = minimise(
             problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
         )
+        if not found.converged:
+            message = f"conjugate gradients did not reach tol={self.tol}; expected a larger tol or alpha"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
         self._set(found.weights[:-1], found.weights[-1])
 
     def _dtype(self, n_rows: float) -> Any:

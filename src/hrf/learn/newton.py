@@ -136,14 +136,15 @@ def minimise(
             return _pass(problem, held, at, along)[1] + penalty * along
 
         forcing = tol if problem.loss.quadratic else min(0.1, np.sqrt(size / first))
-        direction = conjugate_gradients(
-            product, -gradient, sketch.solve, max(forcing, tol * first / size), axis
-        )
+        least = max(forcing, tol * first / size)
+        direction, solved = conjugate_gradients(product, -gradient, sketch.solve, least, axis)
+        if problem.loss.quadratic:
+            return Minimum(weights + direction, 1, solved)
         if -float((gradient * direction).sum()) <= rounding * abs(value):
             return Minimum(weights + direction, step + 1, True)
         weights, value, gradient, moved = _searched(objective, weights, value, gradient, direction)
         size = sketch.norm(gradient)
-        if not moved or problem.loss.quadratic:
+        if not moved:
             return Minimum(weights, step + 1, True)
     return Minimum(weights, max_steps, size <= tol * first)
 
@@ -172,8 +173,10 @@ def conjugate_gradients(
     precondition: Callable[[Array], Array],
     tol: float,
     axis: int | None,
-) -> Array:
-    """Solve H x = right from x = 0, until residuals are ``tol`` of the right side in the metric of the preconditioner.
+) -> tuple[Array, bool]:
+    """Solve H x = right until residuals are ``tol`` of the right side, in the metric of the preconditioner.
+
+    Return x, and whether 200 products were enough.
 
     Args:
         product: H times a matrix, ``(D, k) -> (D, k)``.
@@ -189,7 +192,7 @@ def conjugate_gradients(
     limit = tol**2 * size
     for _ in range(_INNER):
         if (size <= limit).all():
-            break
+            return solution, True
         turned = product(along)
         curvature = (along * turned).sum(axis, keepdims=True)
         length = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)
@@ -198,7 +201,7 @@ def conjugate_gradients(
         scaled = precondition(residual)
         before, size = size, (residual * scaled).sum(axis, keepdims=True)
         along = scaled + np.divide(size, before, out=np.zeros_like(size), where=before > 0) * along
-    return solution
+    return solution, bool((size <= limit).all())
 
 
 class Sketch(NamedTuple):
