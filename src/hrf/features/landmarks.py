@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from scipy.linalg.lapack import dtrtri
 from torch import Generator, Tensor
@@ -95,12 +94,16 @@ class Landmarks(FeatureMap):
     def _inverse_root(self) -> Tensor:
         """Return L⁻¹ in float64, ``(m, m)`` or ``(H, m, m)``."""
         z = (self.points - self.centre).double()
-        eye = torch.eye(self.feature_dim, dtype=z.dtype, device=z.device)
-        gram = _gaussian(z, z).add_(eye, alpha=_JITTER)
+        gram = _gaussian(z, z)
+        gram.diagonal(dim1=-2, dim2=-1).add_(_JITTER)
         root = torch.linalg.cholesky(gram)
-        if root.is_cpu and root.ndim == 2:  # a third of the operations
-            return torch.from_numpy(np.ascontiguousarray(dtrtri(root.numpy(), lower=1)[0]))
-        return torch.linalg.solve_triangular(root, eye, upper=False)
+        if (
+            root.is_cpu and root.ndim == 2
+        ):  # a third of the operations, in place: the transpose is in LAPACK's order
+            return torch.from_numpy(dtrtri(root.numpy().T, lower=0, overwrite_c=1)[0].T)
+        return torch.linalg.solve_triangular(
+            root, torch.eye(self.feature_dim, dtype=z.dtype, device=z.device), upper=False
+        )
 
     @property
     @override

@@ -223,17 +223,20 @@ class Sketch(NamedTuple):
     def of(cls, problem: LinearProblem, tables: Sequence[Rows], penalty: Array, seed: int) -> Sketch:
         """Sample rows of all tables and factorise."""
         most = _SKETCHED_ROWS // len(tables)
-        f = np.concatenate([_sketched_rows(problem, rows, most, seed) for rows in tables])
+        parts = [_sketched_rows(problem, rows, most, seed) for rows in tables]
+        f = parts[0] if len(parts) == 1 else np.concatenate(parts)
         # What is smaller than rounding of float32 cannot be told from it.
         share = _LEAST_SHARE[len(f) >= f.shape[1]]
         filled = np.maximum(
             np.where(penalty > 0, penalty, penalty.max()), share * np.square(f).sum(dtype=float)
         )
         if len(f) >= f.shape[1]:
-            gram = (f.T @ f).astype(np.float64) + np.diag(filled[:, 0])
+            gram = (f.T @ f).astype(np.float64)
+            gram.flat[:: len(gram) + 1] += filled[:, 0]
             return cls(cholesky(gram, lower=True, overwrite_a=True, check_finite=False), None, 1 / filled)
         root = f / np.sqrt(filled[:, 0]).astype(f.dtype)
-        gram = (root @ root.T).astype(np.float64) + np.eye(len(f))
+        gram = (root @ root.T).astype(np.float64)
+        gram.flat[:: len(gram) + 1] += 1.0
         return cls(cholesky(gram, lower=True, overwrite_a=True, check_finite=False), f, 1 / filled)
 
     def solve(self, right: Array) -> Array:
@@ -255,10 +258,12 @@ def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> 
     sample = rows.sample(most, seed)
     total, found = rows.reduce(_n_rows, _sum), sample.n_rows
     single = problem.features.width >= SINGLE_WIDTH
-    f = problem.features.block(sample.x.astype(np.float32 if single else problem.dtype, copy=False))
+    x = sample.x.astype(np.float32 if single else problem.dtype, copy=False)
+    f = np.ones((len(x), problem.features.width + 1), x.dtype)
+    f[:, :-1] = problem.features.block(x)
     weight = np.ones(len(f)) if sample.weight is None else sample.weight
-    root = np.sqrt(problem.loss.bound * total / found * weight).astype(f.dtype)
-    return np.hstack([f, np.ones((len(f), 1), f.dtype)]) * root[:, None]
+    f *= np.sqrt(problem.loss.bound * total / found * weight).astype(f.dtype)[:, None]
+    return f
 
 
 def _n_rows(block: Block) -> float:

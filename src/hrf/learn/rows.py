@@ -253,9 +253,9 @@ def ridge(gram: Array, penalty: float, right: Array) -> Array:
     """Return (G + penalty·I)⁻¹ times the right side, by Cholesky unless the penalty is lost in rounding."""
     if penalty > np.finfo(np.float64).eps * float(gram.trace()):
         try:
-            factor = cho_factor(
-                gram + penalty * np.eye(len(gram)), lower=True, overwrite_a=True, check_finite=False
-            )
+            shifted = gram.copy()
+            shifted.flat[:: len(gram) + 1] += penalty
+            factor = cho_factor(shifted, lower=True, overwrite_a=True, check_finite=False)
             return cho_solve(factor, right, check_finite=False)
         except np.linalg.LinAlgError:  # rounding of float32 may make it indefinite
             pass
