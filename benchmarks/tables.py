@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kernel_methods.columns import rows_of
 from benchmarks.kernel_methods.table import (
     budget_rows,
     exact_rows,
@@ -203,6 +204,7 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "maps": (RESULTS / "kernel_methods.json", partial(of, map_rows, columns=range(4))),
         "more maps": (RESULTS / "kernel_methods.json", partial(of, map_rows, columns=(0, 4, 5))),
         "searches": (RESULTS / "kernel_methods.json", partial(of, setting_rows)),
+        "columns": (RESULTS / "kernel_columns.json", partial(of, rows_of)),
         "rows": (RESULTS / "kernel_scaling.json", partial(of, scaling_rows)),
         "wide rows": (
             RESULTS / "kernel_scaling.json",

@@ -61,27 +61,23 @@ def parts(sets: Sequence[str]) -> Iterator[Part]:
     for name in ("bike", "letter", "elevators"):
         yield Part(name, EXACT[0], 0, 0, alone=True)
     yield Part("letter", EXACT[2], 0, 0, alone=True)
-    reach = [
-        ("bike", 2048),
-        ("letter", 2048),
-        ("bike", 4096),
-        ("letter", 4096),
-        ("kin40k", 4096),
-        ("kin40k", 8192),
-    ]
-    yield from (Part(name, LANDMARKS, width, 0, alone=True) for name, width in reach)
+    for name, width in (("bike", 2048), ("letter", 2048), ("letter", 4096), ("kin40k", 4096)):
+        yield Part(name, LANDMARKS, width, 0, alone=True)
+    yield Part("kin40k", LEVERAGE, WIDE[2], 0, alone=True)
     yield Part("kin40k", EXACT[1], 0, 0, alone=True)
-    yield from (Part(name, EXACT[3], MAP_WIDTH, 0, alone=True) for name in ("kin40k", "bike") if name in sets)
-    yield from (Part(n, m, WIDE[0], s) for s in range(1, 3) for n in sets for m in CURVES)
+    yield from (Part(name, EXACT[3], MAP_WIDTH, 0, alone=True) for name in ("kin40k", "bike"))
+    yield from (Part(n, m, WIDE[0], 1) for n in sets for m in CURVES)
     yield from (Part(n, m, WIDE[1], 0) for n in sets for m in (AUTO, TRIGONOMETRIC))
     yield from (Part(n, m, MAP_WIDTH, s) for s in range(SEEDS) for n in sets for m in MAPS)
-    yield from (Part(n, m, WIDE[0], s) for s in range(3, SEEDS) for n in sets for m in CURVES)
+    yield from (Part(n, m, WIDE[0], s) for s in range(2, SEEDS) for n in sets for m in CURVES)
     yield from (Part(n, m, WIDE[1], s) for s in range(1, 3) for n in sets for m in (AUTO, TRIGONOMETRIC))
     yield Part("kin40k", TRIGONOMETRIC, WIDE[2], 0, alone=True)
     yield Part("kin40k", TRIGONOMETRIC, WIDE[3], 0, alone=True)
 
 
-LANDMARKS = next(method for method, name in MAPS.items() if name == "landmarks")
+LANDMARKS, LEVERAGE = (
+    f'hrf KernelRidge(feature_map="{name}")' for name in ("landmarks", "landmarks-leverage")
+)
 
 
 def setting_of(part: Part, searches: dict[str, Any]) -> Setting:

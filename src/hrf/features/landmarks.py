@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dtrtri
 from torch import Generator, Tensor
 from typing_extensions import Self, override
 
-from hrf.checks import check_count
+from hrf.checks import check_count, generator_of
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
@@ -77,6 +77,7 @@ class Landmarks(FeatureMap):
         n_landmarks: int,
         choice: LandmarkChoice = "uniform",
         generator: Generator | None = None,
+        seed: int | None = None,
     ) -> Self:
         """Choose landmarks among rows ``(N, d)``: at most N, and with k-means++ no two that are equal.
 
@@ -85,11 +86,12 @@ class Landmarks(FeatureMap):
             n_landmarks: number m of landmarks.
             choice: ``"uniform"``; ``"k-means++"``, far from each other; or ``"leverage"``, unlike other rows.
             generator: the source of randomness.
+            seed: seed of a new generator, in place of ``generator``.
         """
         if choice not in _CHOICES:
             raise ValueError(f"choice is {choice!r}; expected one of {', '.join(get_args(LandmarkChoice))}")
         n = min(check_count("n_landmarks", n_landmarks), len(rows))
-        return cls(rows[_CHOICES[choice](rows, n, generator)])
+        return cls(rows[_CHOICES[choice](rows, n, generator_of(generator, seed))])
 
     def _inverse_root(self) -> Tensor:
         """Return L⁻¹ in float64, ``(m, m)`` or ``(H, m, m)``."""
