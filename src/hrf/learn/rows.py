@@ -171,7 +171,12 @@ class ArrayRows:
 
     def map(self, step: Callable[[Array], Array]) -> Array:
         """Apply the step to the rows of every block and stack the results."""
-        return np.concatenate([step(self._block(start).x) for start in self._starts()])
+        first = step(self._block(0).x)
+        out = np.empty((self.x.shape[0], *first.shape[1:]), first.dtype)
+        out[: len(first)] = first
+        for start in self._starts()[1:]:
+            out[start : start + self._size] = step(self._block(start).x)
+        return out
 
     def sample(self, n: int, seed: int) -> Block:
         """Return up to n rows, drawn without replacement, with their targets and weights."""
