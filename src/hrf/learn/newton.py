@@ -227,9 +227,7 @@ class Sketch(NamedTuple):
         f = parts[0] if len(parts) == 1 else np.concatenate(parts)
         # What is smaller than rounding of float32 cannot be told from it.
         share = _LEAST_SHARE[len(f) >= f.shape[1]]
-        filled = np.maximum(
-            np.where(penalty > 0, penalty, penalty.max()), share * np.square(f).sum(dtype=float)
-        )
+        filled = np.maximum(np.where(penalty > 0, penalty, penalty.max()), share * float(np.vdot(f, f)))
         if len(f) >= f.shape[1]:
             gram = (f.T @ f).astype(np.float64)
             gram.flat[:: len(gram) + 1] += filled[:, 0]
@@ -299,7 +297,9 @@ def _pass(
     """Return the loss of all rows and its gradient, or, with a direction, the product of the Hessian with it."""
     features = problem.features
     assert features is not None
-    both = weights if along is None else np.hstack([weights, along])
+    both = weights
+    if along is not None:  # a quadratic loss bends alike everywhere
+        both = along if problem.loss.quadratic else np.hstack([weights, along])
     given = np.vstack([features.unwhitened_weights(both[:-1]), both[-1:]])
     parts = [rows.reduce(partial(_step, own, given, along is not None), _plus) for own, rows in tables]
     value, slope = sum(part[0] for part in parts), np.sum([part[1] for part in parts], 0)
@@ -308,8 +308,8 @@ def _pass(
 
 def _step(problem: LinearProblem, weights: Array, bent: bool, block: Block) -> tuple[float, Array]:
     """Step of `Rows`: loss and gradient of a block, or product of the Hessian with the last half of the columns."""
-    k = weights.shape[1] // 2 if bent else weights.shape[1]
     targets, loss = problem.targets(block.y), problem.loss
+    k = weights.shape[1] // 2 if bent and not loss.quadratic else weights.shape[1]
     given, value, total = weights[:-1].astype(problem.dtype), 0.0, np.zeros((len(weights), k))
     size = max(1, _CHUNK_NUMBERS // len(weights))
     for start in range(0, len(block.x), size):
@@ -318,7 +318,7 @@ def _step(problem: LinearProblem, weights: Array, bent: bool, block: Block) -> t
         f = problem.unwhitened(own.x)
         scores = (f @ given).astype(np.float64) + weights[-1]
         if bent:
-            slope = own.weighted(loss.bend(scores[:, :k], own.y, scores[:, k:]))
+            slope = own.weighted(loss.bend(scores[:, :k], own.y, scores[:, -k:]))
         else:
             value += float(own.weighted(loss.value(scores, own.y)).sum())
             slope = own.weighted(loss.slope(scores, own.y))
