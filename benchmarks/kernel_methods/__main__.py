@@ -63,7 +63,7 @@ def parts(sets: Sequence[str]) -> Iterator[Part]:
     yield Part("letter", EXACT[2], 0, 0, alone=True)
     for name, width in (("bike", 2048), ("letter", 2048), ("letter", 4096), ("kin40k", 4096)):
         yield Part(name, LANDMARKS, width, 0, alone=True)
-    yield Part("kin40k", LEVERAGE, WIDE[2], 0, alone=True)
+    yield from (Part("kin40k", LEVERAGE, width, 0, alone=True) for width in (WIDE[2], 9216))
     yield Part("kin40k", EXACT[1], 0, 0, alone=True)
     yield from (Part(name, EXACT[3], MAP_WIDTH, 0, alone=True) for name in ("kin40k", "bike"))
     yield from (Part(n, m, WIDE[0], 1) for n in sets for m in CURVES)

@@ -89,7 +89,8 @@ def run(sizes: Sequence[int], path: Path, wide: bool) -> None:
         "workers": 2,
         "sizes": {},
     } | known
-    result["environment"], kind = report.environment(), "wide" if wide else "sizes"
+    kind = "wide" if wide else "sizes"
+    result["wide_environment" if wide else "environment"] = report.environment()
     result[kind] = {}
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
     with cluster, Client(cluster) as client:

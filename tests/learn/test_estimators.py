@@ -25,6 +25,7 @@ from hrf.advice.kernel_advisor import ADVISED
 from hrf.advice.kernel_advisor import NAMES as MAP_NAMES
 from hrf.learn import KernelClassifier, KernelKMeans, KernelRidge, RandomFeatures, load
 from hrf.learn import rows as rows_module
+from hrf.learn.random_features import width_of
 from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
 NAMES = sorted(MODELS)
@@ -378,3 +379,19 @@ def test_a_row_far_out_gets_zeros_or_a_sentence():
     assert not RandomFeatures(feature_map="positive", **given).fit(X).transform(far).any()
     with pytest.raises(OverflowError, match=r"features reach exp\(\d+\), which torch.float64 cannot hold"):
         RandomFeatures("softmax", feature_map="trigonometric", **given).fit(X).transform(far)
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 256), (500, 256), (4000, 1024), (36_000, 2048), (10**7, 2048)])
+def test_the_width_follows_the_rows(n, width):
+    assert width_of(n) == width
+
+
+def test_auto_width_counts_weights_and_reads_dask():
+    assert KernelRidge(random_state=0).fit(X, X[:, 0]).features_.width == 256
+    heavy = KernelRidge(random_state=0).fit(X, X[:, 0], sample_weight=np.full(ROWS, 10.0))
+    assert heavy.features_.width == width_of(10 * ROWS) == 1024
+    lazy = da.from_array(np.tile(X, (10, 1)), chunks=(1000, COLUMNS))
+    with dask.config.set(scheduler="synchronous"):
+        assert RandomFeatures(n_components="auto", gamma=0.3).fit(lazy).width == 1024
+    with pytest.raises(ValueError, match="number of features is 'many'; expected a whole number or 'auto'"):
+        RandomFeatures(n_components="many").fit(X)
