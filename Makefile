@@ -119,6 +119,7 @@ bench-distributed: $(VENV)/.installed   ## time per rank at a fixed length per r
 
 bench-kernel-methods: $(VENV)/.bench   ## hrf.learn beside scikit-learn on real tables, and 10⁷ rows through a Dask cluster
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kernel_methods --out $(OUT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kernel_methods.columns --out $(OUT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kernel_methods.scaling --out $(OUT)
 
 example-minilm: $(VENV)/.bench   ## a trained Transformer with its attention replaced, no fine-tuning

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.tables import compile_rows, model_rows
-from benchmarks.kernel_methods.table import difference_rows, error_rows, scaling_rows, time_rows
+from benchmarks.kernel_methods.columns import rows_of
+from benchmarks.kernel_methods.table import (
+    budget_rows,
+    exact_rows,
+    map_rows,
+    reach_rows,
+    scaling_rows,
+    setting_rows,
+)
 from benchmarks.many_machines import arithmetic_rows, rank_rows
 from benchmarks.minilm import TEXTS
 from benchmarks.speech_tables import (
@@ -195,11 +203,18 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "time": (RESULTS / "distributed.json", partial(of, arithmetic_rows, columns=(0, 1, 6, 7, 8))),
     },
     REPRODUCED / "kernel-methods-details.md": {
-        "errors": (RESULTS / "kernel_methods.json", partial(of, error_rows, columns=range(4))),
-        "more errors": (RESULTS / "kernel_methods.json", partial(of, error_rows, columns=(0, 4, 5))),
-        "auto": (RESULTS / "kernel_methods.json", partial(of, difference_rows)),
-        "times": (RESULTS / "kernel_methods.json", partial(of, time_rows)),
+        "budgets": (RESULTS / "kernel_methods.json", partial(of, budget_rows)),
+        "seconds": (RESULTS / "kernel_methods.json", partial(of, reach_rows)),
+        "exact": (RESULTS / "kernel_methods.json", partial(of, exact_rows)),
+        "maps": (RESULTS / "kernel_methods.json", partial(of, map_rows, columns=range(4))),
+        "more maps": (RESULTS / "kernel_methods.json", partial(of, map_rows, columns=(0, 4, 5))),
+        "searches": (RESULTS / "kernel_methods.json", partial(of, setting_rows)),
+        "columns": (RESULTS / "kernel_columns.json", partial(of, rows_of)),
         "rows": (RESULTS / "kernel_scaling.json", partial(of, scaling_rows)),
+        "wide rows": (
+            RESULTS / "kernel_scaling.json",
+            partial(of, partial(scaling_rows, kind="wide"), columns=range(5)),
+        ),
     },
     Path("docs/transformers.md"): {"minilm": (RESULTS / "minilm.json", minilm)},
     REPRODUCED / "speech-details.md": {

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
-from sklearn.linear_model import Ridge
 from torch.nn import functional as F
 
 import hrf
@@ -29,10 +29,13 @@ from benchmarks.field.lsh import Lsh
 from benchmarks.field.method import Family, softmax_attention
 from benchmarks.field.nystrom import Nystrom
 from benchmarks.field.summarised import Summarised
+from benchmarks.kernel_methods import __main__ as kernel_parts
+from benchmarks.kernel_methods import curves as curves_figure
 from benchmarks.kernel_methods import measure as kernel_measure
 from benchmarks.kernel_methods import table as kernel_table
 from benchmarks.kernel_methods.data import SETS, Split, read, split
-from benchmarks.kernel_methods.methods import AUTO, BASELINE, TRANSFORMERS
+from benchmarks.kernel_methods.methods import CURVES, MAPS, METHODS, Setting
+from benchmarks.kernel_methods.methods import EXACT as EXACT_METHODS
 from benchmarks.minilm import Attention, data_folder
 from benchmarks.quality import advisor, candidates, flops, measure
 from hrf import tuning
@@ -245,27 +248,64 @@ def problem(classes: bool = False) -> Split:
     return Split(X[:200], y[:200], X[200:], y[200:], classes)
 
 
-@pytest.mark.parametrize("name", sorted(TRANSFORMERS))
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_learns(name):
-    outcome = kernel_measure.features_and_ridge(TRANSFORMERS[name](0.3, 32, 0), problem())
-    assert outcome.error < 0.5
-    assert outcome.width <= 32
+    if name.startswith("GPyTorch"):
+        pytest.importorskip("gpytorch")
+    data = problem(classes=name.startswith("SVC"))
+    outcome = kernel_measure.fitted(name, Setting(0.3, 1e-3, 32, 0), data)
+    assert outcome.error < 0.2
+    assert outcome.seconds > 0
+
+
+def test_exact_ridge_in_place_is_exact():
+    data, setting = problem(), Setting(0.3, 0.1, 0, 0)
+    y = data.y - data.y.mean(0)
+    expected = METHODS[EXACT_METHODS[0]](setting).fit(data.x, y).predict(data.new_x) + data.y.mean(0)
+    np.testing.assert_allclose(
+        METHODS[EXACT_METHODS[1]](setting).fit(data.x, data.y).predict(data.new_x), expected, atol=1e-3
+    )
 
 
 def result() -> dict:
-    def outcome(errors, width=32):
-        return {"errors": errors, "seconds": [0.001] * 3, "width": width, "maps": ["a", "b", "a"]}
-
-    methods = {AUTO: outcome([0.1, 0.2, 0.3]), BASELINE: outcome([0.2, 0.3, 0.4]), "wild": outcome([1e9] * 3)}
-    return {"sets": {"one": {"methods": methods}}}
+    """Errors and times that fall and rise with the width; "auto" is better than the others by the seed's interval."""
+    parts = {}
+    for seed in range(3):
+        for width in (256, 512):
+            for k, method in enumerate([*CURVES, *MAPS]):
+                error = 100 / width + 0.01 * seed + 0.001 * k
+                parts[f"one|{method}|{width}|{seed}"] = [error, width / 256 * (1 + k), None, "landmarks"]
+    parts[f"one|{EXACT_METHODS[0]}|0|0"] = [0.1, 99.0, 4000.0, ""]
+    return {"parts": parts, "searches": {"one|random|256": {"gamma": 0.1, "alpha": 0.01}}}
 
 
 def test_tables():
-    rows = dict(kernel_table.error_rows(result()))
-    assert rows["auto"] == "**0.2000 ± 0.2484**"  # t = 4.303 with two degrees of freedom, s = 0.1
-    assert rows["wild"] == "> 100"
-    _, (name, difference, verdict, maps) = kernel_table.difference_rows(result())
-    assert (name, difference, verdict, maps) == ("one", "-0.1000 ± 0.0000", "better", "a 2×, b 1×")
+    rows = kernel_table.budget_rows(result())
+    assert [row[1] for row in rows[1:]] == ["1", "3", "10"]
+    assert rows[1][2] == '0.4006 ± 0.0248 ("auto", 256)'  # t = 4.303 with two degrees of freedom, s = 0.01
+    assert (rows[1][3:5], rows[1][5]) == (["", ""], "alone")
+    assert rows[3][5] == "better"
+    reach = kernel_table.reach_rows(result())
+    assert reach[1][:4] == ["one", "RBFSampler, 512", "0.2073", "1.99"]
+    assert reach[1][5] == "6.00"
+    assert kernel_table.exact_rows(result())[1:] == [["one", EXACT_METHODS[0], "", "0.1000", "99.0", "4,000"]]
+    assert kernel_table.map_rows(result())[-1] == ['"auto" beside the best', "better: trigonometric is best"]
+    assert kernel_table.setting_rows(result())[1] == ["one", "random", "256", "0.1000", "0.01"]
+    assert curves_figure.draw(Figure().subplots(), result(), "one") is None
+
+
+def test_parts_are_measured_once_and_settings_follow_the_family():
+    found = list(kernel_parts.parts(["kin40k", "bike"]))
+    assert len({part.key for part in found if not part.alone}) == len(
+        [part for part in found if not part.alone]
+    )
+    searches = {
+        f"bike|{f}|{w}": {"gamma": w, "alpha": f} for f in ("random", "landmarks") for w in (256, 1024, 2048)
+    }
+    for method, family in ((CURVES[0], "landmarks"), ("RBFSampler", "random"), ("Nystroem", "landmarks")):
+        setting = kernel_parts.setting_of(kernel_parts.Part("bike", method, 4096, 1), searches)
+        assert setting == Setting(2048, family, 4096, 1)
+    assert kernel_parts.setting_of(kernel_parts.Part("bike", EXACT_METHODS[0], 0, 0), searches).gamma == 2048
 
 
 @pytest.mark.skipif(
@@ -389,15 +429,11 @@ def test_a_table_without_a_place_is_an_error():
         tables.filled(Path("docs/speed.md"), "no tables", ROOT)
 
 
-def test_errors_of_kernel_methods_are_shares_or_roots_and_ridge_is_that_of_scikit_learn():
+def test_errors_of_kernel_methods_are_shares_or_roots():
     data, classes = problem(), problem(classes=True)
     assert kernel_measure.error_of(data.new_y + 0.5, data) == pytest.approx(0.5)
     assert kernel_measure.error_of(classes.new_y, classes) == 0
     assert kernel_measure.error_of(classes.new_y[:, ::-1], classes) == 1
-    weights, intercept = kernel_measure._ridge(X, X[:, :1] ** 2, 0.1)
-    model = Ridge(alpha=0.1).fit(X, X[:, 0] ** 2)
-    np.testing.assert_allclose(weights[:, 0], model.coef_, rtol=1e-9)
-    assert intercept[0] == pytest.approx(model.intercept_)
 
 
 def test_shares_of_good_picks_and_lengths_from_which_a_map_pays():

@@ -76,6 +76,7 @@ MAPS: dict[str, Callable[[], hrf.FeatureMap]] = {
     "OptimalPositive": lambda: fitted(hrf.OptimalPositive),
     "DenseExponential": lambda: fitted(hrf.DenseExponential),
     "AsymmetricExponential": lambda: fitted(hrf.AsymmetricExponential, matrix=torch.eye(DIM)),
+    "Landmarks": lambda: hrf.Landmarks(torch.randn(6, DIM)).to("meta"),
     "AngularHybrid": lambda: on_meta(hrf.AngularHybrid, DIM, **BOTH),
     "GaussianHybrid": lambda: on_meta(hrf.GaussianHybrid, DIM, **BOTH, sigma=1.0, radius=1.0),
     "GaussianKernel": lambda: hrf.GaussianKernel(on_meta(hrf.Positive, DIM, **SIZES)),

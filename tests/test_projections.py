@@ -249,3 +249,31 @@ def test_module_redraws_in_place_and_keeps_its_precision():
     assert projections.omega is buffer
     assert torch.equal(buffer, draw("orthogonal", 4, 3, generator=seeded(1), dtype=torch.float64))
     assert repr(projections) == "Projections(kind='orthogonal', n_projections=4, dim=3)"
+
+
+# Products with rows of `hadamard` by their factors.
+
+
+@pytest.mark.parametrize(("dim", "n"), [(512, 700), (600, 100), (1024, 1024)])
+def test_factors_give_the_products(dim, n, tmp_path):
+    omega = Projections("hadamard", n, dim, seed=0, dtype=torch.float64)
+    x = torch.randn(7, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(omega.project(x), x @ omega.omega.mT)
+    out = torch.empty(7, n, dtype=torch.float64)
+    assert omega.project(x, out) is out
+    assert torch.equal(omega.omega, draw("hadamard", n, dim, seed=0, dtype=torch.float64))
+    omega.redraw_(seed=5)
+    torch.testing.assert_close(omega.project(x), x @ omega.omega.mT)
+    phi = hrf.Trigonometric(dim, n_projections=n, projection=omega)
+    phi.save(tmp_path / "map.safetensors")
+    assert torch.equal(hrf.load(tmp_path / "map.safetensors").queries(x), phi.queries(x))
+    assert not phi.fitted_tensors()
+
+
+def test_states_without_factors_are_read():
+    """Files of before hold ω alone."""
+    omega = Projections("hadamard", 20, 512, seed=0)
+    state = {"omega": draw("hadamard", 20, 512, seed=1)}
+    omega.load_state_dict(state)
+    x = torch.randn(3, 512)
+    assert torch.equal(omega.project(x), x @ state["omega"].mT)

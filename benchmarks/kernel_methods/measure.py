@@ -1,36 +1,58 @@
-"""Test errors and fit times of one method on one split."""
+"""Test error, CPU seconds and memory of one fit, and the search for γ and the penalty that all methods share."""
 
 from __future__ import annotations
 
-from time import perf_counter
+import resource
+import sys
+from functools import lru_cache
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.svm import SVC
 
-from benchmarks.kernel_methods.data import Split
+from benchmarks.kernel_methods.data import Split, split
+from benchmarks.kernel_methods.methods import METHODS, Setting
+from hrf.learn import KernelRidge
+from hrf.learn.rows import ridge
 
-__all__ = ["Outcome", "best_gamma", "exact_ridge", "features_and_ridge", "support_vectors"]
+__all__ = [
+    "FAMILIES",
+    "SEARCHED_WIDTHS",
+    "Outcome",
+    "best_setting",
+    "data_of",
+    "error_of",
+    "fitted",
+    "measured",
+]
 
 Array = NDArray[np.float64]
 
-PENALTIES = 10.0 ** np.arange(-8, 2)
-EXACT_PENALTIES = 10.0 ** np.arange(-3, 2)
-C = 10.0 ** np.arange(0, 3)
+FAMILIES = {"random": "trigonometric", "landmarks": "landmarks"}
+SEARCHED_WIDTHS = (256, 1024, 2048)
+FACTORS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # of 1/d, for γ
+PENALTIES = 10.0 ** np.arange(-6, 2)
+SEARCH_ROWS, HELD_OUT_ROWS = 8_000, 3_000
 LARGEST = 1e6
-HELD_OUT = 0.2  # of the training rows, to choose a penalty by
+CLOSE = 1.005  # the largest penalty whose error is so near the least is taken
+ALL = 10**9
 
 
 class Outcome(NamedTuple):
-    """Test error and seconds to fit, at the penalty that was chosen; ``name`` is the map that "auto" took."""
+    """Test error, CPU seconds to fit, the most memory that the fit added in megabytes, and the map that "auto" took."""
 
     error: float
     seconds: float
-    penalty: float
-    width: int = 0
-    name: str = ""
+    megabytes: float
+    map_name: str
+
+
+@lru_cache(maxsize=2)
+def data_of(name: str, seed: int) -> Split:
+    """Return all rows of a set."""
+    return split(name, seed, ALL, ALL)
 
 
 def error_of(predicted: Array, data: Split) -> float:
@@ -43,73 +65,63 @@ def error_of(predicted: Array, data: Split) -> float:
     return float(np.sqrt(np.square((predicted - data.new_y).clip(-LARGEST, LARGEST)).mean()))
 
 
-def features_and_ridge(transformer: Any, data: Split) -> Outcome:
-    """Fit transformer and ridge regression; the penalty is chosen on held-out training rows, outside the time."""
-    targets = data.y.argmax(1) if data.classes else data.y[:, 0]
-    start = perf_counter()
-    features = transformer.fit(data.x, targets).transform(data.x)
-    mapped = perf_counter() - start
-    penalty = _best_penalty(features, data)
-    start = perf_counter()
-    weights, intercept = _ridge(features, data.y, penalty)
-    seconds = mapped + perf_counter() - start
-    predicted = transformer.transform(data.new_x) @ weights + intercept
-    name = getattr(transformer, "map_name_", "")
-    return Outcome(error_of(predicted, data), seconds, penalty, features.shape[1], name)
+def fitted(method: str, setting: Setting, data: Split) -> Outcome:
+    """Fit on all rows, in CPU seconds of one thread, and measure the test error."""
+    model: Any = METHODS[method](setting)
+    before, start = _peak(), process_time()
+    model.fit(data.x, data.y)
+    seconds, after = process_time() - start, _peak()
+    predicted = np.asarray(model.predict(data.new_x)).reshape(len(data.new_x), -1)
+    chosen = model.features_.map_name_ if isinstance(model, KernelRidge) else ""
+    return Outcome(error_of(predicted, data), seconds, after - before, chosen)
 
 
-def _ridge(features: Array, y: Array, penalty: float) -> tuple[Array, Array]:
-    """Return weights and intercept, by eigenvalues: those of positive features span more than a float64 can hold."""
-    mean, target = features.mean(0), y.mean(0)
-    centred = features - mean
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    weights = vectors @ (vectors.T @ (centred.T @ (y - target)) / (values.clip(min=0)[:, None] + penalty))
-    return weights, target - mean @ weights
+def measured(method: str, setting: Setting, name: str) -> Outcome:
+    """Do as `fitted` on all rows of a set, whose split is the seed."""
+    torch.set_num_threads(1)
+    return fitted(method, setting, data_of(name, setting.seed))
 
 
-def _best_penalty(features: Array, data: Split) -> float:
-    """Return the penalty with the least error on the last training rows, from one eigendecomposition."""
-    n = round(len(features) * (1 - HELD_OUT))
-    mean, target = features[:n].mean(0), data.y[:n].mean(0)
-    centred = features[:n] - mean
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    weights = vectors.T @ (centred.T @ (data.y[:n] - target))
-    new = (features[n:] - mean) @ vectors
-    held_out = data._replace(new_y=data.y[n:])
-    errors = [
-        error_of(new @ (weights / (values.clip(min=0)[:, None] + p)) + target, held_out) for p in PENALTIES
-    ]
-    return float(PENALTIES[int(np.argmin(errors))])
-
-
-def exact_ridge(data: Split, gamma: float, penalty: float) -> Outcome:
-    """Fit scikit-learn's kernel ridge regression."""
-    start = perf_counter()
-    model = KernelRidge(alpha=penalty, kernel="rbf", gamma=gamma).fit(data.x, data.y)
-    seconds = perf_counter() - start
-    return Outcome(error_of(model.predict(data.new_x), data), seconds, penalty)
-
-
-def support_vectors(data: Split, gamma: float, c: float) -> Outcome:
-    """Fit scikit-learn's support vector machine to classes."""
-    start = perf_counter()
-    model = SVC(C=c, gamma=gamma).fit(data.x, data.y.argmax(1))
-    seconds = perf_counter() - start
-    wrong = float((model.predict(data.new_x) != data.new_y.argmax(1)).mean())
-    return Outcome(wrong, seconds, 1 / c)
-
-
-def held_out(data: Split, rows: int) -> Split:
-    """Return a problem within the training rows: ``rows`` to train on, as many again to test on."""
-    return data._replace(
-        x=data.x[:rows], y=data.y[:rows], new_x=data.x[rows : 2 * rows], new_y=data.y[rows : 2 * rows]
+def _peak() -> float:
+    """Return the most memory that this process ever held, in megabytes: exact in a fresh process only."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1 << 20 if sys.platform == "darwin" else 1024
     )
 
 
-def best_gamma(data: Split, factors: tuple[float, ...], rows: int) -> tuple[float, float]:
-    """Return the γ and the penalty of the best exact ridge regression on a part of the training rows."""
-    part, d = held_out(data, rows), data.x.shape[1]
-    tried = {
-        (factor / d, p): exact_ridge(part, factor / d, p).error for factor in factors for p in EXACT_PENALTIES
-    }
-    return min(tried, key=lambda key: tried[key])
+def best_setting(name: str, family: str, width: int, rows: int = SEARCH_ROWS) -> dict[str, float]:
+    """Return γ and penalty with the least error on held-out training rows of the first split."""
+    data = data_of(name, 0)
+    part = data._replace(
+        x=data.x[:rows],
+        y=data.y[:rows],
+        new_x=data.x[rows : rows + HELD_OUT_ROWS],
+        new_y=data.y[rows : rows + HELD_OUT_ROWS],
+    )
+    found: dict[tuple[float, float], float] = {}
+    for factor in FACTORS:
+        gamma = factor / data.x.shape[1]
+        errors = _errors(part, Setting(gamma, 1.0, width, 0), FAMILIES[family])
+        found |= {(gamma, float(penalty)): error for penalty, error in zip(PENALTIES, errors, strict=True)}
+    least = min(found.values())
+    gamma, _ = min(found, key=lambda key: found[key])
+    alpha = max(penalty for (g, penalty), error in found.items() if g == gamma and error <= CLOSE * least)
+    return {"gamma": gamma, "alpha": alpha, "error": least}
+
+
+def _errors(part: Split, setting: Setting, feature_map: str) -> list[float]:
+    """Return held-out errors at all penalties, from one pass over the rows."""
+    model = KernelRidge(
+        gamma=setting.gamma,
+        feature_map=feature_map,
+        n_features=setting.width,
+        random_state=0,
+        solver="direct",
+    ).fit(part.x, part.y)
+    sums, errors = model.sums_, []
+    assert sums is not None
+    centred, features = sums.centred(), model.features_.transform(part.new_x)
+    for penalty in PENALTIES:
+        coef = ridge(centred.gram, float(penalty), centred.cross)
+        errors.append(error_of(features @ coef + (sums.targets - sums.features @ coef) / sums.n_rows, part))
+    return errors

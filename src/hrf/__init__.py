@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hrf.features.exponential import Exponential, Positive, Trigonometric
     from hrf.features.gaussian import GaussianKernel
     from hrf.features.hybrid import AngularHybrid, GaussianHybrid, GaussianMixture, Hybrid
+    from hrf.features.landmarks import Landmarks
     from hrf.features.optimal import AsymmetricExponential, DenseExponential, OptimalPositive
     from hrf.numerics import Features
     from hrf.projections import Projections
@@ -58,6 +59,7 @@ __all__ = [
     "GaussianKernel",
     "GaussianMixture",
     "Hybrid",
+    "Landmarks",
     "OptimalPositive",
     "Positive",
     "Projections",
@@ -100,6 +102,7 @@ _NAMES = {
     "hrf.features.exponential": ("Exponential", "Positive", "Trigonometric"),
     "hrf.features.gaussian": ("GaussianKernel",),
     "hrf.features.hybrid": ("AngularHybrid", "GaussianHybrid", "GaussianMixture", "Hybrid"),
+    "hrf.features.landmarks": ("Landmarks",),
     "hrf.features.optimal": ("AsymmetricExponential", "DenseExponential", "OptimalPositive"),
     "hrf.numerics": ("Features",),
     "hrf.projections": ("Projections",),

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,6 +41,9 @@ KINDS: tuple[ProjectionKind, ...] = get_args(ProjectionKind)
 
 # Up to so many dimensions a block is drawn as a square matrix, so that few rows point where the first of many would.
 _SQUARE = 1024
+# From so many dimensions on, products with `hadamard` rows go by their factors.
+_FACTORED = 512
+_CACHED = 1 << 18  # numbers that are turned at a time
 
 
 def _normal(*shape: int, generator: Generator | None) -> Tensor:
@@ -73,22 +77,44 @@ def _orthogonal(heads: int, n: int, dim: int, generator: Generator | None) -> Te
     return _haar(heads, n, dim, generator).flatten(1, 2)[:, :n] * _chi(heads, n, dim, generator)
 
 
-def _hadamard(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+def _signs_and_lengths(heads: int, n: int, dim: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    """Draw what determines `hadamard` rows: (3, heads, blocks, size) and (heads, n, 1)."""
     size = 1 << (dim - 1).bit_length()  # inputs are padded with zeros to a power of two
-    signs = _normal(3, heads, math.ceil(n / size), 1, size, generator=generator).sign()
+    signs = _normal(3, heads, math.ceil(n / size), size, generator=generator).sign()
+    return signs, _chi(heads, n, size, generator)
+
+
+def _hadamard(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
+    return _hadamard_rows(*_signs_and_lengths(heads, n, dim, generator), dim)
+
+
+def _hadamard_rows(signs: Tensor, lengths: Tensor, dim: int) -> Tensor:
+    """Write the rows HD₁HD₂HD₃ out: (heads, n, dim)."""
+    n, size = lengths.shape[-2], signs.shape[-1]
     rows = torch.eye(min(n, size), size, dtype=signs.dtype, device=signs.device)
-    for sign in signs:
+    for sign in signs.unsqueeze(-2):
         rows = _times_hadamard(rows) * sign
-    return rows.flatten(1, 2)[:, :n, :dim] * _chi(heads, n, size, generator)
+    return rows.flatten(1, 2)[:, :n, :dim] * lengths
 
 
 def _times_hadamard(x: Tensor) -> Tensor:
-    """Multiply by the orthogonal Hadamard matrix of Sylvester, by the fast transform: (..., size) -> (..., size)."""
-    size, half = x.shape[-1], 1
-    while half < size:
-        first, second = x.unflatten(-1, (-1, 2, half)).unbind(-2)
-        x, half = torch.stack([first + second, first - second], -2).flatten(-3), 2 * half
-    return x / math.sqrt(size)
+    """Multiply by the orthogonal Hadamard matrix of Sylvester: (..., size) -> (..., size).
+
+    It is the Kronecker product of two such matrices of about √size columns, and products with these run at the speed of
+    matrix products, which the additions of the fast transform do not.
+    """
+    size = x.shape[-1]
+    first = _sylvester(1 << (size.bit_length() - 1) // 2, x.dtype).to(x.device)
+    second = _sylvester(size // len(first), x.dtype).to(x.device)
+    return (first @ (x.unflatten(-1, (len(first), len(second))) @ second)).flatten(-2)
+
+
+@cache
+def _sylvester(size: int, dtype: torch.dtype) -> Tensor:
+    matrix = torch.ones(1, 1, dtype=dtype, device="cpu")
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / math.sqrt(size)
 
 
 def _simplex(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
@@ -158,14 +184,33 @@ def draw(
             [False,  True, False],
             [False, False,  True]])
     """
+    return _drawn(kind, n_projections, dim, heads, generator_of(generator, seed), dtype, device)[0]
+
+
+def _drawn(
+    kind: ProjectionKind,
+    n_projections: int,
+    dim: int,
+    heads: int | None,
+    generator: Generator | None,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return ω, and signs and lengths where products go by factors: ``(3, blocks, size)`` and ``(m,)``."""
     if kind not in _SAMPLERS:
         raise ValueError(f"projection is {kind!r}; expected one of {', '.join(KINDS)}")
-    generator = generator_of(generator, seed)
     n_heads = 1 if heads is None else check_count("heads", heads)
     n_projections, dim = check_count("n_projections", n_projections), check_count("dim", dim)
-    omega = _SAMPLERS[kind](n_heads, n_projections, dim, generator)
-    omega = omega.to(dtype=dtype or torch.get_default_dtype(), device=device or torch.get_default_device())
-    return omega.squeeze(0) if heads is None else omega
+    place: Any = {"dtype": dtype or torch.get_default_dtype(), "device": device or torch.get_default_device()}
+    if kind == "hadamard" and heads is None and dim >= _FACTORED:
+        signs, lengths = _signs_and_lengths(1, n_projections, dim, generator)
+        omega = _hadamard_rows(signs, lengths, dim)
+        return omega[0].to(**place), signs[:, 0].to(**place), lengths[0, :, 0].to(**place)
+    omega = _SAMPLERS[kind](n_heads, n_projections, dim, generator).to(**place)
+    return omega.squeeze(0) if heads is None else omega, None, None
+
+
+_BUFFERS = ("omega", "signs", "lengths")
 
 
 class Projections(Registered, nn.Module):
@@ -183,6 +228,8 @@ class Projections(Registered, nn.Module):
     """
 
     omega: Tensor
+    signs: Tensor | None
+    lengths: Tensor | None
 
     def __init__(
         self,
@@ -200,8 +247,9 @@ class Projections(Registered, nn.Module):
         generator = generator_of(generator, seed)
         # Where the draw comes from, so that `reset_parameters` can repeat it; PyTorch's global generator goes on.
         self._source = None if generator is None else (generator.device, generator.get_state())
-        omega = draw(kind, n_projections, dim, heads=heads, generator=generator, dtype=dtype, device=device)
-        self.register_buffer("omega", omega)
+        drawn = _drawn(kind, n_projections, dim, heads, generator, dtype, device)
+        for name, tensor in zip(_BUFFERS, drawn, strict=True):
+            self.register_buffer(name, tensor)
         self.kind, (*leading, self.n_projections, self.dim) = kind, self.omega.shape
         self.heads = leading[0] if leading else None
 
@@ -252,9 +300,32 @@ class Projections(Registered, nn.Module):
 
     def redraw_(self, generator: Generator | None = None, *, seed: int | None = None) -> Self:
         """Replace ω by a new draw of the same kind, in place."""
-        config = self.config() | {"generator": generator, "seed": seed, "dtype": torch.float64}
-        self.omega.copy_(draw(**config))
+        generator = generator_of(generator, seed)
+        drawn = _drawn(**self.config(), generator=generator, dtype=torch.float64, device=None)
+        for name, tensor in zip(_BUFFERS, drawn, strict=True):
+            if (kept := getattr(self, name)) is not None:
+                kept.copy_(tensor)
         return self
+
+    def project(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return ωᵀx, ``(..., L, d) -> (..., L, m)``: by factors for `hadamard` rows with d ≥ 512."""
+        if self.signs is None or self.lengths is None or self.omega.requires_grad:
+            return torch.matmul(x, self.omega.to(x.dtype).mT, out=out)
+        signs, lengths = self.signs.to(x.dtype), self.lengths.to(x.dtype)
+        n_rows = max(1, _CACHED // signs[0].numel())
+        parts = []
+        for part in x.split(n_rows, -2):
+            turned = nn.functional.pad(part, (0, signs.shape[-1] - x.shape[-1])).unsqueeze(-2)
+            for sign in signs.flip(0):
+                turned = _times_hadamard(turned * sign)
+            parts.append(turned.flatten(-2)[..., : self.n_projections] * lengths)
+        return torch.cat(parts, -2) if out is None else out.copy_(torch.cat(parts, -2))
+
+    @override
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}signs" not in state:  # files of before: ω alone
+            self.signs = self.lengths = None
+        super()._load_from_state_dict(state, prefix, *args)
 
     @override
     def config(self) -> dict[str, Any]:

@@ -313,7 +313,7 @@ def test_maps_with_a_matrix_are_left_out_where_columns_are_many(monkeypatch):
     """A matrix of 100,000 × 100,000 numbers takes 40 GB in float32."""
     x = torch.randn(12, 100_000, generator=torch.Generator().manual_seed(0)) / 400
     kernel = hrf.advise_kernel(x, gamma=1.0, budget=8, n_redraws=2)
-    assert sorted(c.name for c in kernel.ranking) == ["centred", "trigonometric"]
+    assert sorted(c.name for c in kernel.ranking) == ["centred", "landmarks", "trigonometric"]
     for name in ("optimal-positive", "dense-exponential"):
         assert "vectors have 100000 columns" in kernel.left_out[name]
         assert "expected at most 2048 columns" in kernel.left_out[name]

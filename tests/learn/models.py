@@ -19,7 +19,9 @@ ROWS, COLUMNS = 400, 3
 FIXED = {"gamma": 0.3, "feature_map": "trigonometric", "random_state": 0}
 MODELS = {
     "features": RandomFeatures(n_components=64, **FIXED),
+    "landmarks": RandomFeatures(n_components=64, **FIXED | {"feature_map": "landmarks"}),
     "ridge": KernelRidge(n_features=64, **FIXED),
+    "ridge on landmarks": KernelRidge(n_features=64, **FIXED | {"feature_map": "landmarks"}),
     "process": KernelGaussianProcess(n_features=64, **FIXED),
     "logistic": KernelClassifier(n_features=64, **FIXED),
     "hinge": KernelClassifier(loss="squared_hinge", n_features=64, **FIXED),
@@ -38,7 +40,7 @@ def rows(n: int = ROWS, seed: int = 0) -> np.ndarray:
 def targets(name: str, x: np.ndarray) -> np.ndarray | None:
     """Numbers for regression, texts for classification, nothing otherwise."""
     y = np.sin(x[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=len(x))
-    if name in ("ridge", "process"):
+    if name in ("ridge", "ridge on landmarks", "process"):
         return y
     return np.where(y > 0.5, "high", "low") if name in ("logistic", "hinge") else None
 

@@ -165,7 +165,7 @@ def test_results_of_blocks_meet_in_a_tree(monkeypatch):
     original = module.reduce
     monkeypatch.setattr(module, "reduce", lambda f, group: seen.append(len(group)) or original(f, group))
     x = da.from_array(X, chunks=(5, COLUMNS))  # 80 blocks
-    total = module.DaskRows(x, None, 1).reduce(lambda block: len(block.x), lambda a, b: a + b)
+    total = module.DaskRows(x, None).reduce(lambda block: len(block.x), lambda a, b: a + b)
     assert total == ROWS
     assert seen == [8] * 10 + [8, 2] + [2]
 
@@ -173,7 +173,7 @@ def test_results_of_blocks_meet_in_a_tree(monkeypatch):
 def test_blocks_are_read_in_smaller_blocks(monkeypatch):
     """Features are wider than rows: a chunk of any size makes no more of them than a block in memory."""
     monkeypatch.setattr("hrf.learn.rows._BLOCK_NUMBERS", 64 * 10)
-    seen = module.DaskRows(LAZY, None, 64).reduce(lambda block: [len(block.x)], lambda a, b: a + b)
+    seen = module.DaskRows(LAZY, None, width=64).reduce(lambda block: [len(block.x)], lambda a, b: a + b)
     assert max(seen) == 10
     assert sum(seen) == ROWS
 

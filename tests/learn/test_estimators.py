@@ -25,6 +25,7 @@ from hrf.advice.kernel_advisor import ADVISED
 from hrf.advice.kernel_advisor import NAMES as MAP_NAMES
 from hrf.learn import KernelClassifier, KernelKMeans, KernelRidge, RandomFeatures, load
 from hrf.learn import rows as rows_module
+from hrf.learn.random_features import width_of
 from learn.models import COLUMNS, MODELS, ROWS, output, rows, targets
 
 NAMES = sorted(MODELS)
@@ -45,9 +46,10 @@ def checked(estimator, expected=None):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scikit_learn_finds_nothing_to_complain_about(name):
-    width = {"n_components": 32} if name == "features" else {"n_features": 32}
+    width = {"n_components": 32} if name in ("features", "landmarks") else {"n_features": 32}
     given = {"gamma": "scale"} | width
-    assert checked(clone(MODELS[name]).set_params(**given)) == []
+    expected = CHOSEN_WITHOUT_WEIGHTS if name == "ridge on landmarks" else None
+    assert checked(clone(MODELS[name]).set_params(**given), expected) == []
 
 
 @pytest.mark.slow
@@ -133,7 +135,6 @@ def test_partial_fit_of_parts_is_fit_of_all():
     x = rows()
     for name in ("ridge", "process", "pca"):
         y, model, whole = targets(name, x), clone(MODELS[name]), clone(MODELS[name])
-        model.set_params(feature_map="trigonometric", gamma=0.3)
         for part in np.array_split(np.arange(ROWS), 5):
             model.partial_fit(x[part], None if y is None else y[part])
         whole.fit(x, y)
@@ -225,7 +226,7 @@ def test_sparse_rows_are_made_dense_block_by_block(name, monkeypatch):
 
 def test_a_block_of_wide_rows_has_few_rows(monkeypatch):
     monkeypatch.setattr(rows_module, "_BLOCK_NUMBERS", 1000)
-    wide = rows_module.ArrayRows(sparse.csr_array((50, 100)), None, 4)
+    wide = rows_module.ArrayRows(sparse.csr_array((50, 100)), None, width=4)
     assert wide.reduce(lambda block: [block.x.shape], lambda a, b: a + b) == [(10, 100)] * 5
 
 
@@ -243,7 +244,7 @@ def test_a_loaded_model_says_and_learns_the_same(name, tmp_path):
     assert np.array_equal(output(copy, frame), output(model, frame))
     assert copy.feature_names_in_.tolist() == ["a", "b", "c"]
     assert copy.get_params() == model.get_params()
-    if name != "features":
+    if name not in ("features", "landmarks"):
         for each in (model, copy):
             each.partial_fit(frame, targets(name, frame.to_numpy()))
         assert np.array_equal(output(copy, frame), output(model, frame))
@@ -350,8 +351,9 @@ def test_auto_takes_the_map_with_the_least_error():
 
 def test_auto_asks_the_targets():
     """The features that learn these waves best are not those that estimate the kernel best."""
-    auto = RandomFeatures(gamma=0.1, feature_map="auto", random_state=0, n_components=64)
-    by_kernel, by_targets = (auto.fit(X, y).map_name_ for y in (None, np.cos(3 * X[:, 0])))
+    x = np.random.default_rng(0).uniform(-3, 3, size=(2000, 6))
+    auto = RandomFeatures(gamma=0.5, feature_map="auto", random_state=0, n_components=64)
+    by_kernel, by_targets = (auto.fit(x, y).map_name_ for y in (None, np.cos(3 * x[:, 0])))
     assert by_kernel != by_targets
 
 
@@ -377,3 +379,19 @@ def test_a_row_far_out_gets_zeros_or_a_sentence():
     assert not RandomFeatures(feature_map="positive", **given).fit(X).transform(far).any()
     with pytest.raises(OverflowError, match=r"features reach exp\(\d+\), which torch.float64 cannot hold"):
         RandomFeatures("softmax", feature_map="trigonometric", **given).fit(X).transform(far)
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 256), (500, 256), (4000, 1024), (36_000, 2048), (10**7, 2048)])
+def test_the_width_follows_the_rows(n, width):
+    assert width_of(n) == width
+
+
+def test_auto_width_counts_weights_and_reads_dask():
+    assert KernelRidge(random_state=0).fit(X, X[:, 0]).features_.width == 256
+    heavy = KernelRidge(random_state=0).fit(X, X[:, 0], sample_weight=np.full(ROWS, 10.0))
+    assert heavy.features_.width == width_of(10 * ROWS) == 1024
+    lazy = da.from_array(np.tile(X, (10, 1)), chunks=(1000, COLUMNS))
+    with dask.config.set(scheduler="synchronous"):
+        assert RandomFeatures(n_components="auto", gamma=0.3).fit(lazy).width == 1024
+    with pytest.raises(ValueError, match="number of features is 'many'; expected a whole number or 'auto'"):
+        RandomFeatures(n_components="many").fit(X)

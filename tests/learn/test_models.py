@@ -59,7 +59,7 @@ def test_targets_in_columns_are_solved_one_by_one():
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (KernelRidge(alpha=-1.0), "alpha is -1.0; expected a number, 0 or more"),
+        (KernelRidge(alpha=-1.0), "alpha is -1.0; expected a number, 0 or more, or 'auto'"),
         (KernelRidge(alpha="big"), "alpha is 'big'; expected a number, 0 or more"),
         (KernelPCA(n_components=33, n_features=32), "33; expected at most the number of features, 32"),
         (KernelGaussianProcess(noise=0), "noise is 0; expected a positive variance or 'evidence'"),
@@ -359,7 +359,7 @@ def test_classes_stay_the_same():
 
 
 def test_too_few_steps_are_said():
-    with pytest.warns(ConvergenceWarning, match=r"L-BFGS stopped after 1 steps \(max_iter\)"):
+    with pytest.warns(ConvergenceWarning, match=r"Newton's method stopped after 1 steps \(max_iter\)"):
         KernelClassifier(max_iter=1, alpha=1e-6, **GIVEN).fit(X, TWO)
 
 

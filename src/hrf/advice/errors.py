@@ -29,6 +29,7 @@ from hrf import kernels
 from hrf._attention import SummarisedAttention, SummaryReport, attention
 from hrf._attention.denominator import FLOOR, Denominator, Visible, bounded, log_bound
 from hrf.features.base import FeatureMap
+from hrf.numerics import Features
 
 __all__ = [
     "FLOOR",
@@ -271,9 +272,11 @@ class GramProblem:
         return draws.mean().sqrt() if self.held_out.y is None else draws.mean()
 
 
-def plain_features(feature_map: FeatureMap, x: Tensor) -> Tensor:
+def plain_features(
+    feature_map: FeatureMap, x: Tensor, scaled: Callable[[Tensor], Features] | None = None
+) -> Tensor:
     """Return queries of the map ``(N, D)``; a row so far out that all its features are too small gets zeros."""
-    values, log_scale = feature_map.scaled_queries(x)
+    values, log_scale = (scaled or feature_map.scaled_queries)(x)
     features = values.mul_(log_scale.exp())
     if not math.isfinite(float(features.sum())):
         raise OverflowError(

@@ -7,11 +7,12 @@ optimal.py       FAVOR++ and FAVOR#
 hybrid.py        the composition lemma; Hybrid, AngularHybrid, GaussianHybrid, GaussianMixture
 coefficients.py  λ of hybrids: Angular, Gaussian, Indicator, FromFeatureMap
 clustered.py     ClusteredHybrid and its fit; cluster_features.py has its features, estimates and errors
+landmarks.py     the exact kernel at points of the data
 gaussian.py      the Gaussian kernel from any softmax map
 flops.py         cost of a map
 """
 
 # Files name classes (`hrf.registry`), so all maps and coefficients are defined as soon as one of them is.
-from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, optimal
+from hrf.features import clustered, coefficients, exponential, gaussian, hybrid, landmarks, optimal
 
-__all__ = ["clustered", "coefficients", "exponential", "gaussian", "hybrid", "optimal"]
+__all__ = ["clustered", "coefficients", "exponential", "gaussian", "hybrid", "landmarks", "optimal"]

@@ -215,7 +215,8 @@ class Linearised(Registered, nn.Module):
 
     def fitted_tensors(self) -> list[str]:
         """Name the tensors that come from data or arguments: all but ω."""
-        return [name for name, _ in self.named_buffers() if not name.endswith("omega")]
+        drawn = {id(tensor) for omega in self.all_projections() for tensor in omega.buffers()}
+        return [name for name, tensor in self.named_buffers() if id(tensor) not in drawn]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -352,6 +353,18 @@ class FeatureMap(Handled, Linearised):
     def active_queries(self, x: Tensor) -> None:
         """Do the work of mapping queries ``(L, d)`` without features that are zero by construction, to time it."""
         self.scaled_queries(x)
+
+    @property
+    def whitening(self) -> Tensor | None:
+        """The matrix W ``(D, m)`` of features that `unwhitened` gives up to W; ``None`` for all others."""
+        return None
+
+    def unwhitened(self, x: Tensor) -> Features:
+        """Return b(x), cheaper than the features φ(x) = W b(x), where `whitening` is W: ``(..., L, m)``.
+
+        A linear model takes its products wᵀφ(x) as (Wᵀw)ᵀb(x). Without whitening b is φ, on the query side.
+        """
+        return self.scaled(x, "query")
 
     def exact_share(self, queries: Tensor, keys: Tensor) -> float:
         """Return the share of pairs of vectors that are computed exactly rather than estimated."""

@@ -425,6 +425,7 @@ class ClusterEstimates(ClusterFeatures):
         for _ in range(_SHRINKAGE_DRAWS):
             # One draw for all heads, so that no head depends on another.
             for omega in other.all_projections():
+                omega.signs = omega.lengths = None
                 omega.omega.copy_(draw(omega.kind, *omega.omega.shape[-2:], generator=generator))
             estimates.append(other.scaled_estimate(u, v).unscaled() - 1)
         draws = torch.stack(estimates)

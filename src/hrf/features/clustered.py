@@ -389,7 +389,7 @@ class ClusteredHybrid(ClusterEstimates):
             raise ValueError("this map was not made by fit, so there are no settings to refit with")
         fitted = type(self).fit(queries, keys, **self.settings)
         for mine, new in zip(self.all_projections(), fitted.all_projections(), strict=True):
-            new.omega.copy_(mine.omega)
+            new.load_state_dict(mine.state_dict())
         self.load_state_dict(fitted.state_dict())
         return self
 

@@ -427,7 +427,7 @@ class ExponentialFeatures(FeatureMap):
         if projected is not None:
             return projected.clone() if out is None else out.copy_(projected)
         assert u is not None
-        return torch.matmul(u, self.projection.omega.to(u.dtype).mT, out=out)
+        return self.projection.project(u, out)
 
     @property
     def only_pairs(self) -> bool:

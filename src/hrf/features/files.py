@@ -157,7 +157,8 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor], expected: type[
             _tie(part, first, path)
     state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
     for key, buffer in part.state_dict(keep_vars=True).items():
-        buffer.data = buffer.data.to(state[key].dtype)  # keep the precision the map was saved in
+        if key in state:  # keep the precision the map was saved in
+            buffer.data = buffer.data.to(state[key].dtype)
     part.load_state_dict(state)
     return part
 

@@ -58,6 +58,23 @@ class GaussianKernel(FeatureMap):
 
     @property
     @override
+    def whitening(self) -> Tensor | None:
+        """The matrix of the map inside."""
+        return self.feature_map.whitening
+
+    @override
+    def unwhitened(self, x: Tensor) -> Features:
+        values, log_scale = self.feature_map.unwhitened(x)
+        return Features(values, log_scale - half_square(x))
+
+    @property
+    @override
+    def unbiased(self) -> bool:
+        """Whether the map inside is."""
+        return self.feature_map.unbiased
+
+    @property
+    @override
     def has_pullback(self) -> bool:
         return self.feature_map.has_pullback
 

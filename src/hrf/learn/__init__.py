@@ -3,6 +3,7 @@
 rows.py, dask_rows.py  data, block by block, and sums over blocks for normal equations
 random_features.py     checks of data, and the transformer
 linear_models.py       the base of all models, ridge regression, principal components
+newton.py              Newton's method with conjugate gradients, for wide maps and classifiers
 gaussian_process.py, kmeans.py, classifier.py  the other models
 storage.py             estimators in files, without pickle
 """

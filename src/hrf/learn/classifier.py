@@ -1,11 +1,10 @@
 """`KernelClassifier`: logistic regression or a support vector machine on features.
 
-`fit` minimises the loss of all rows plus (α/2)‖w‖² by L-BFGS, one pass over the rows per step, in coordinates in which
-the normal equations are the identity. A sample of rows per class stays behind (`KeptRows`) for `partial_fit`,
-which minimises the loss of the kept and of the new rows. While no class has more rows than are kept, that is the loss
-of all rows so far. Afterwards the kept rows of a class stand for all its rows, with larger weights, and a linear term
-makes the present weights w the minimum of what is kept, so that a sample replaces all rows in the curvature of the loss
-but not in its minimum (Jordan, Lee, Yang, 2019).
+`fit` minimises the loss of all rows plus (α/2)‖w‖² by Newton's method with conjugate gradients (``newton.py``). A
+sample of rows per class stays behind (`KeptRows`) for `partial_fit`, which minimises the loss of the kept and of the
+new rows. While no class has more rows than are kept, that is the loss of all rows so far. Afterwards the kept rows of a
+class stand for all its rows, with larger weights, and a linear term makes the present weights w the minimum of what is
+kept, so that a sample replaces all rows in the curvature of the loss but not in its minimum (Jordan, Lee, Yang, 2019).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -29,7 +27,8 @@ from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.linear_models import FeatureModel, linear_step
-from hrf.learn.random_features import RandomFeatures, seed_of
+from hrf.learn.newton import SINGLE_WIDTH, LinearProblem, Loss, loss_gradient, minimise
+from hrf.learn.random_features import seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
 
@@ -41,20 +40,6 @@ __all__ = ["LOSSES", "KernelClassifier", "loss_of"]
 
 
 LossName = Literal["logistic", "squared_hinge"]
-
-
-class Loss(NamedTuple):
-    """A loss.
-
-    Attributes:
-        bound: the largest curvature in any score.
-        value: the loss of every row of ``(scores, codes)``, ``(n,)``.
-        slope: its derivative by the scores.
-    """
-
-    bound: float
-    value: Callable[[Array, Array], Array]
-    slope: Callable[[Array, Array], Array]
 
 
 def _signs(scores: Array, codes: Array) -> Array:
@@ -90,9 +75,21 @@ def _hinge_slope(scores: Array, codes: Array) -> Array:
     return -2 * _signs(scores, codes) * _margins(scores, codes)
 
 
+def _logistic_bend(scores: Array, codes: Array, along: Array) -> Array:
+    if scores.shape[1] == 1:
+        return expit(scores) * expit(-scores) * along
+    probability = softmax(scores, axis=1)
+    turned = probability * along
+    return turned - probability * turned.sum(1, keepdims=True)
+
+
+def _hinge_bend(scores: Array, codes: Array, along: Array) -> Array:
+    return 2 * (_margins(scores, codes) > 0) * along
+
+
 LOSSES: dict[LossName, Loss] = {
-    "logistic": Loss(0.25, _logistic_value, _logistic_slope),
-    "squared_hinge": Loss(2.0, _hinge_value, _hinge_slope),
+    "logistic": Loss(0.25, False, False, _logistic_value, _logistic_slope, _logistic_bend),
+    "squared_hinge": Loss(2.0, True, False, _hinge_value, _hinge_slope, _hinge_bend),
 }
 
 
@@ -180,12 +177,12 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         loss: ``"logistic"`` (softmax for more than two classes), or ``"squared_hinge"`` for a support vector machine,
             one class against the rest.
         alpha: the penalty α; 1/C of scikit-learn's SVC.
-        max_iter: most steps of L-BFGS, a pass over the rows each.
-        tol: it stops when no derivative is larger than this share of the largest one at the start.
+        max_iter: most Newton steps; the search for a step makes up to 200 passes over the rows.
+        tol: it stops when the gradient, in the metric of the preconditioner, is this share of the first one.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -194,7 +191,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         classes_: the classes, sorted.
         coef_: w, ``(D, 1)`` for two classes, ``(D, k)`` for more.
         intercept_: ``(1,)`` or ``(k,)``.
-        n_iter_: number of steps of the last optimisation.
+        n_iter_: number of Newton steps of the last optimisation.
         kept_: up to 16,384 of the rows, with their classes and weights, for `partial_fit`; files hold them too.
 
     >>> import numpy as np
@@ -214,7 +211,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = "auto",
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
     ) -> None:
@@ -231,6 +228,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         if len(self.classes_) < 2:
             raise ValueError(f"the targets have 1 class, {self.classes_[0]!r}; expected 2 or more classes")
         self._begin(rows)
+        rows.width = self.features_.width
         self._add(rows)
         return self
 
@@ -270,7 +268,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         check_positive("alpha", self.alpha)
         check_count("max_iter", self.max_iter)
         super()._begin(rows)
-        width = self.features_.feature_map_.feature_dim
+        width = self.features_.width
         self.weights_ = np.zeros((width + 1, 1 if len(self.classes_) == 2 else len(self.classes_)))
         self.penalty_ = np.append(np.full(width, float(self.alpha)), 0.0)[:, None]  # leaves out the intercept
         self.pull_ = np.zeros_like(self.weights_)
@@ -288,42 +286,36 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         new = rows.reduce(draw, partial(KeptRows.plus, most=most))
         kept = new if kept is None else kept.plus(new, most)
         if kept.thinned:
-            self.pull_ = -self._slope([self._table(kept)], self.weights_)[1]
+            loss = loss_gradient(self._problem, [self._table(kept)], self.weights_)
+            self.pull_ = -loss - self.penalty_ * self.weights_
         self.kept_ = list(kept)
 
     def _minimised(self, tables: list[Rows]) -> Array:
         """Return the weights with the least loss of the tables, penalty and linear term."""
-        before, shape = self.weights_, self.weights_.shape
-        gram = sum(rows.reduce(partial(_gram, self.features_), np.add) for rows in tables)
-        values, vectors = np.linalg.eigh(np.diag(self.penalty_[:, 0]) + loss_of(self.loss).bound * gram)
-        # Weights per coordinate.
-        change = vectors / np.sqrt(values.clip(min=np.finfo(float).eps * values[-1]))
-
-        def objective(coordinates: Array) -> tuple[float, Array]:
-            weights = before + change @ coordinates.reshape(shape)
-            value, slope = self._slope(tables, weights)
-            return value + float((self.pull_ * weights).sum()), (change.T @ (slope + self.pull_)).ravel()
-
-        start = np.zeros(before.size)
-        limit = self.tol * float(np.abs(objective(start)[1]).max())
-        options: Any = {"maxiter": self.max_iter, "gtol": limit, "ftol": 0.0}
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-        self.n_iter_ = int(found.nit)
-        if found.nit >= self.max_iter:
-            message = f"L-BFGS stopped after {found.nit} steps (max_iter); the weights are not the best yet"
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
-        return before + change @ found.x.reshape(shape)
-
-    def _slope(self, tables: list[Rows], weights: Array) -> tuple[float, Array]:
-        """Return loss and penalty at the weights, and their gradient."""
-        parts = [rows.reduce(partial(_loss, self, weights), _plus) for rows in tables]
-        pull = self.penalty_ * weights
-        return sum(part[0] for part in parts) + 0.5 * float((weights * pull).sum()), sum(
-            (part[1] for part in parts), pull
+        found = minimise(
+            self._problem,
+            tables,
+            self.weights_,
+            self.penalty_,
+            self.pull_,
+            tol=self.tol,
+            max_steps=self.max_iter,
+            seed=seed_of(self.random_state),
         )
+        self.n_iter_ = found.n_steps
+        if not found.converged:
+            n = found.n_steps
+            message = f"Newton's method stopped after {n} steps (max_iter); the weights are not the best yet"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        return found.weights
+
+    @property
+    def _problem(self) -> LinearProblem:
+        dtype = np.float64 if self.features_.width < SINGLE_WIDTH else np.float32
+        return LinearProblem(loss_of(self.loss), self.codes, self.features_, dtype)
 
     def _table(self, kept: KeptRows) -> Rows:
-        return ArrayRows(kept.x, self.classes_[kept.codes], self.n_features, kept.scaled_weight)
+        return ArrayRows(kept.x, self.classes_[kept.codes], kept.scaled_weight, width=self.features_.width)
 
     @staticmethod
     def _n_seen(kept: KeptRows | None) -> int:
@@ -363,27 +355,3 @@ def _probabilities(scores: Array) -> Array:
     if scores.shape[1] > 1:
         return softmax(scores, axis=1)
     return np.hstack([expit(-scores), expit(scores)])
-
-
-def _design(features: RandomFeatures, x: Array) -> Array:
-    """Return features and a column of ones, ``(n, D + 1)``, in float64."""
-    f = features.block(x)
-    return np.hstack([f.astype(np.float64, copy=False), np.ones((len(f), 1))])
-
-
-def _gram(features: RandomFeatures, block: Block) -> Array:
-    """Step of `Rows`: products of features and ones, summed over rows."""
-    design = _design(features, block.x)
-    return block.weighted(design).T @ design
-
-
-def _loss(model: KernelClassifier, weights: Array, block: Block) -> tuple[float, Array]:
-    """Step of `Rows`: the loss at the weights, and its gradient."""
-    loss, design, codes = loss_of(model.loss), _design(model.features_, block.x), model.codes(block.y)
-    scores = design @ weights
-    value = float(block.weighted(loss.value(scores, codes)).sum())
-    return value, design.T @ block.weighted(loss.slope(scores, codes))
-
-
-def _plus(first: tuple[float, Array], second: tuple[float, Array]) -> tuple[float, Array]:
-    return first[0] + second[0], first[1] + second[1]

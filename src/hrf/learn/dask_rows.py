@@ -33,7 +33,7 @@ _SAMPLED_BLOCKS = 16
 
 
 def dask_rows(
-    estimator: Any, x: Any, y: Any, weight: Any = None, *, width: int, reset: bool, multi_output: bool = True
+    estimator: Any, x: Any, y: Any, weight: Any = None, *, reset: bool, multi_output: bool = True
 ) -> DaskRows:
     """Check columns and chunks; values are checked where the blocks are.
 
@@ -42,7 +42,6 @@ def dask_rows(
         x: a Dask array ``(N, d)`` in one chunk along its columns, or a data frame.
         y: a Dask array or series with the same rows, an array in memory, or ``None``.
         weight: likewise.
-        width: number of features that steps make per row.
         reset: whether the estimator learns its columns from this data.
         multi_output: whether there may be more than one target per row.
     """
@@ -64,7 +63,7 @@ def dask_rows(
     )
     if y is not None and y.ndim > (2 if multi_output else 1):
         raise ValueError(f"y has shape {y.shape}; expected one target per row, (N,)")
-    return DaskRows(x, y, width, weight)
+    return DaskRows(x, y, weight)
 
 
 class DaskRows:
@@ -73,17 +72,17 @@ class DaskRows:
     Args:
         x: the rows.
         y: targets in the same chunks, or ``None``.
-        width: number of features that a step makes per row.
         weight: weights in the same chunks, or ``None``.
+        width: number of features that steps make per row.
     """
 
-    def __init__(self, x: Any, y: Any, width: int, weight: Any = None) -> None:
-        self.x, self.y, self.weight, self.n_features, self._width = x, y, weight, x.shape[1], width
+    def __init__(self, x: Any, y: Any, weight: Any = None, *, width: int = 1) -> None:
+        self.x, self.y, self.weight, self.n_features, self.width = x, y, weight, x.shape[1], width
         self.flat_targets = y is not None and y.ndim == 1
 
     def reduce(self, step: Step[Result], combine: Callable[[Result, Result], Result]) -> Result:
         """Apply the step to every block and combine the results, in a tree on the cluster."""
-        on_block = partial(_reduced, step, combine, self._width)
+        on_block = partial(_reduced, step, combine, self.width)
         shared = dask.delayed(on_block, traverse=False)  # sent once, not with every task
         results = [shared(*block) for block in self._blocks()]
         while len(results) > 1:
@@ -102,7 +101,7 @@ class DaskRows:
             {"drop_axis": 1} if probe.ndim == 1 else {"chunks": (self.x.chunks[0], probe.shape[1:])}
         )
         return self.x.map_blocks(
-            partial(_mapped, step, self._width, probe[:0]), dtype=probe.dtype, meta=probe[:0], **axes
+            partial(_mapped, step, self.width, probe[:0]), dtype=probe.dtype, meta=probe[:0], **axes
         )
 
     def sample(self, n: int, seed: int) -> Block:
@@ -191,7 +190,7 @@ def _checked(x: Any, y: Any = None, weight: Any = None, width: int = 1) -> Array
     if targets is not None and targets.dtype.kind == "f" and not np.isfinite(targets).all():
         raise ValueError("y has values that are NaN or infinite; expected finite values")
     weights = None if weight is None else check_weights(weight, rows.shape[0])
-    return ArrayRows(rows, targets, width, weights) if rows.shape[0] else None
+    return ArrayRows(rows, targets, weights, width=width) if rows.shape[0] else None
 
 
 def _reduced(

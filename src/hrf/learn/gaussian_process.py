@@ -43,7 +43,7 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
         gamma: γ, ``"scale"``, or ``"evidence"`` for the best of nine values about ``"scale"``, each a factor of two
             apart; the normal equations of all nine are kept.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -71,7 +71,7 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
         kernel: KernelName = "rbf",
         gamma: float | str = "evidence",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
     ) -> None:
@@ -98,6 +98,10 @@ class KernelGaussianProcess(RegressorMixin, FeatureModel):
             same = {"feature_map": name, "random_state": seed}
             self.candidates_ = [self._features(gamma=gamma, **same).fit_rows(rows) for gamma in tried]
         self.sums_: list[Sums] = []
+
+    @property
+    def _width(self) -> int:
+        return self.candidates_[0].width
 
     def _add(self, rows: Rows) -> None:
         sums = rows.reduce(partial(_all_sums, self.candidates_, self._numbers), _all_plus)

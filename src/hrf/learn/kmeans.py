@@ -37,7 +37,7 @@ class KernelKMeans(ClusterMixin, WeightedModel):
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -63,7 +63,7 @@ class KernelKMeans(ClusterMixin, WeightedModel):
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
     ) -> None:
@@ -78,6 +78,7 @@ class KernelKMeans(ClusterMixin, WeightedModel):
         """Find clusters of rows ``X (N, d)`` with weights ``(N,)``; y is ignored."""
         rows = self._rows(X, None, sample_weight, reset=True)
         self._begin(rows)
+        rows.width = self.features_.width
         for passes in range(check_count("max_iter", self.max_iter)):
             self.n_iter_, found = passes + 1, self._pass(rows)
             self.counts_, self.inertia_ = found.counts, float(found.inertia)

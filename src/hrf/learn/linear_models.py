@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from sklearn.base import (
@@ -14,18 +15,29 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
 from hrf.advice.kernel_advisor import KernelName
-from hrf.checks import check_count
+from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
-from hrf.learn.random_features import RandomFeatures, rows_of
-from hrf.learn.rows import Array, Block, Rows, Spectrum, Sums, as_columns
+from hrf.learn.newton import SINGLE_WIDTH, LinearProblem, Loss, minimise
+from hrf.learn.random_features import RandomFeatures, rows_of, seed_of
+from hrf.learn.rows import Array, ArrayRows, Block, Rows, Spectrum, Sums, as_columns, ridge
 from hrf.learn.storage import Saved
 from hrf.projections import ProjectionKind
 
-__all__ = ["FeatureModel", "KernelPCA", "KernelRidge", "WeightedModel", "linear_step", "row_sums"]
+__all__ = [
+    "SINGLE_WIDTH",
+    "FeatureModel",
+    "KernelPCA",
+    "KernelRidge",
+    "WeightedModel",
+    "linear_step",
+    "row_sums",
+]
 
 
 class FeatureModel(Saved, BaseEstimator):
@@ -39,7 +51,7 @@ class FeatureModel(Saved, BaseEstimator):
         kernel: KernelName,
         gamma: float | str,
         feature_map: str | FeatureMap,
-        n_features: int,
+        n_features: int | str,
         projection: ProjectionKind,
         random_state: Any,
     ) -> None:
@@ -55,22 +67,31 @@ class FeatureModel(Saved, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows ``X (N, d)`` and targets y: arrays, data frames, or Dask collections."""
-        return self._learn(X, y, reset=True)
+        return self._learn(X, y, reset=True, whole=True)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Continue with more rows; the first call chooses γ and the map by its rows."""
         return self._learn(X, y, reset=not hasattr(self, "features_"))
 
-    def _learn(self, x: Any, y: Any, weight: Any = None, *, reset: bool) -> Self:
+    def _learn(self, x: Any, y: Any, weight: Any = None, *, reset: bool, whole: bool = False) -> Self:
         rows = self._rows(x, y, weight, reset=reset)
         if reset:
             self._begin(rows)
-        self._add(rows)
+        rows.width = self._width
+        (self._whole if whole else self._add)(rows)
         return self
 
     def _begin(self, rows: Rows) -> None:
         """Forget everything; choose γ and the map."""
         self.features_ = self._features().fit_rows(rows, self._numbers)
+
+    @property
+    def _width(self) -> int:
+        return self.features_.width
+
+    def _whole(self, rows: Rows) -> None:
+        """Learn from all rows at once, as `fit` does."""
+        self._add(rows)
 
     def _add(self, rows: Rows) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not define how it learns")
@@ -101,12 +122,14 @@ class FeatureModel(Saved, BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; expected one target per row"
             )
-        return rows_of(self, x, y, weight, width=self.n_features, reset=reset, **self._target_checks)
+        return rows_of(self, x, y, weight, reset=reset, **self._target_checks)
 
     def _new_rows(self, x: Any) -> Rows:
         """Check rows to predict for."""
         check_is_fitted(self, "features_")
-        return rows_of(self, x, width=self.n_features, reset=False)
+        rows = rows_of(self, x, reset=False)
+        rows.width = self.features_.width
+        return rows
 
 
 class WeightedModel(FeatureModel):
@@ -114,41 +137,68 @@ class WeightedModel(FeatureModel):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows ``X (N, d)``, targets y, and weights ``(N,)``: arrays, data frames, or Dask collections."""
-        return self._learn(X, y, sample_weight, reset=True)
+        return self._learn(X, y, sample_weight, reset=True, whole=True)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue with more rows; the first call chooses γ and the map by its rows."""
         return self._learn(X, y, sample_weight, reset=not hasattr(self, "features_"))
 
 
-def row_sums(features: RandomFeatures, numbers: Callable[[Array], Array] | None, block: Block) -> Sums:
+def row_sums(
+    features: RandomFeatures, numbers: Callable[[Array], Array] | None, block: Block, dtype: Any = np.float64
+) -> Sums:
     """Step of `Rows`: normal equations of a block, with targets turned into numbers unless they are left out."""
     y = None if numbers is None else numbers(block.y)
-    return Sums.of(block._replace(x=features.block(block.x), y=y))
+    return Sums.of(block._replace(x=features.block(block.x.astype(dtype, copy=False)), y=y))
 
 
-# `KernelRidge`: ridge regression on features, by the normal equations.
+# `KernelRidge`: ridge regression on features, by the normal equations or by conjugate gradients.
+
+Solver = Literal["auto", "direct", "iterative"]
+
+_DIRECT_WIDTH, _DIRECT_WHITENED = 2048, 1024  # whitening features costs more than their normal equations
+_SEARCHED_ROWS, _SEARCHED_WIDTH = 6144, 1024
+_GAMMA_FACTORS, _PENALTIES = 2.0 ** np.arange(-5, 3), 10.0 ** np.arange(-8, 4)
+_SINGLE_PENALTY, _SAFE = 1e-4, 10.0  # below, rounding of float32 would count
+
+
+def _squared(scores: Array, targets: Array) -> Array:
+    return 0.5 * np.square(scores - targets).sum(1)
+
+
+def _bent(scores: Array, targets: Array, along: Array) -> Array:
+    return along
+
+
+SQUARED = Loss(1.0, True, True, _squared, np.subtract, _bent)
 
 
 class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     """Kernel ridge regression: min Σ ‖y − wᵀφ(x) − b‖² + α‖w‖², with an intercept b that is not penalised.
 
-    Sums of D² + Dk numbers are all that is kept of the rows, so that memory does not depend on how many there are.
+    Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory
+    does not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory
+    of a few vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32
+    and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, that rounding would count.
 
     Args:
-        alpha: the penalty α.
+        alpha: the penalty α, or ``"auto"`` for the best of twelve on held-out rows of a sample.
+        solver: ``"direct"`` for normal equations, ``"iterative"`` for conjugate gradients, or ``"auto"``.
+        tol: conjugate gradients stop at residuals of this share of the first, in the metric of the preconditioner.
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
-        gamma: γ or ``"scale"``, as in `RandomFeatures`.
+        gamma: γ or ``"scale"``, as in `RandomFeatures`, or ``"auto"`` for the best of eight about ``"scale"``. The
+            search takes up to 6,144 rows and 1,024 features, and one eigendecomposition per γ serves all penalties.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
     Attributes:
         features_: the fitted `RandomFeatures`.
+        alpha_: α as a number.
         coef_: w, ``(D,)``, or ``(D, k)`` for k targets per row.
         intercept_: b.
-        sums_: the normal equations, for `partial_fit`.
+        sums_: the normal equations, for `partial_fit`; ``None`` after conjugate gradients.
 
     >>> import numpy as np
     >>> from hrf.learn import KernelRidge
@@ -162,16 +212,30 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
 
     def __init__(
         self,
-        alpha: float = 1.0,
+        alpha: float | str = 1.0,
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = "auto",
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
+        solver: Solver = "auto",
+        tol: float = 1e-3,
     ) -> None:
         super().__init__(kernel, gamma, feature_map, n_features, projection, random_state)
         self.alpha = alpha
+        self.solver = solver
+        self.tol = tol
+
+    @available_if(lambda self: self.solver != "iterative")
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue with more rows, by normal equations at any width; the first call chooses γ and the map."""
+        if hasattr(self, "features_") and self.sums_ is None:
+            raise ValueError(
+                f"fit took conjugate gradients for {self.features_.width} features and kept no normal equations; "
+                "expected solver='direct' before partial_fit"
+            )
+        return super().partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> Any:
         """Return predictions ``(N,)`` or ``(N, k)``; lazily for Dask collections."""
@@ -179,28 +243,120 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         return rows.map(partial(linear_step, self.features_, self.coef_, self.intercept_))
 
     def _begin(self, rows: Rows) -> None:
-        if not (isinstance(self.alpha, int | float) and self.alpha >= 0):
-            raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more")
-        super()._begin(rows)
+        if self.alpha != "auto" and not (isinstance(self.alpha, int | float) and self.alpha >= 0):
+            raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'auto'")
+        if self.solver not in get_args(Solver):
+            raise ValueError(f"solver is {self.solver!r}; expected one of {', '.join(get_args(Solver))}")
+        check_positive("tol", self.tol)
+        seed = seed_of(self.random_state)
+        gamma, self.alpha_ = self._searched(rows, seed)
+        self.features_ = self._features(gamma=gamma, random_state=seed).fit_rows(rows, self._numbers)
         self.sums_: Sums | None = None
         self.flat_ = rows.flat_targets
 
+    def _searched(self, rows: Rows, seed: int) -> tuple[Any, float]:
+        """Return γ and α: as given, or the best on every fifth row of a sample."""
+        gammas, penalties = [self.gamma], [self.alpha]
+        if "auto" not in (self.gamma, self.alpha):
+            return self.gamma, float(self.alpha)
+        sample = rows.sample(_SEARCHED_ROWS, seed)
+        if self.gamma == "auto":
+            scale = RandomFeatures(n_components=1).fit_rows(rows).gamma_
+            gammas = [scale * factor for factor in _GAMMA_FACTORS]
+        if self.alpha == "auto":
+            penalties = [*_PENALTIES]
+        held = np.random.default_rng(seed).permutation(np.arange(len(sample.x)) % 5 == 0)
+        if held.sum() < 2:
+            return ("scale" if self.gamma == "auto" else self.gamma), float(penalties[len(penalties) // 2])
+        fitted, new = (
+            Block(sample.x[kept], *(None if u is None else u[kept] for u in sample[1:]))
+            for kept in (~held, held)
+        )
+        width = min(_SEARCHED_WIDTH, self.n_features) if isinstance(self.n_features, int) else _SEARCHED_WIDTH
+        errors = {}
+        for gamma in gammas:
+            features = self._features(gamma=gamma, n_components=width, random_state=seed)
+            features.fit_rows(ArrayRows(*fitted), self._numbers)
+            for penalty, error in _path(features, self._numbers, fitted, new, penalties):
+                errors[features.gamma_, penalty] = error
+        return min(errors, key=lambda tried: errors[tried])
+
+    def _whole(self, rows: Rows) -> None:
+        whitened = self.features_.feature_map_.whitening is not None
+        wide = self.features_.width > (_DIRECT_WHITENED if whitened else _DIRECT_WIDTH)
+        if self.solver == "direct" or (self.solver == "auto" and not wide):
+            self._add(rows)
+            return
+        if not self.alpha_:
+            raise ValueError("alpha is 0; expected a positive penalty for conjugate gradients")
+        width, (n_rows, total) = (
+            self.features_.width,
+            rows.reduce(partial(_target_sums, self._numbers), _added),
+        )
+        start = np.vstack([np.zeros((width, len(total))), total / n_rows])
+        penalty = np.append(np.full(width, self.alpha_), 0.0)[:, None]
+        problem = LinearProblem(SQUARED, self._numbers, self.features_, self._dtype(n_rows))
+        found = minimise(
+            problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
+        )
+        if not found.converged:
+            message = f"conjugate gradients did not reach tol={self.tol}; expected a larger tol or alpha"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        self._set(found.weights[:-1], found.weights[-1])
+
+    def _dtype(self, n_rows: float) -> Any:
+        """Return the precision of products: float32 where its rounding is small beside the penalty."""
+        least = max(_SINGLE_PENALTY, _SAFE * n_rows * self.features_.single_noise())
+        return np.float32 if self.features_.width >= SINGLE_WIDTH and self.alpha_ >= least else np.float64
+
+    def _set(self, coef: Array, intercept: Any) -> None:
+        self.coef_: Array
+        self.intercept_: Any
+        self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
+
     def _add(self, rows: Rows) -> None:
-        sums = rows.reduce(partial(row_sums, self.features_, self._numbers), Sums.plus)
+        if (dtype := self._dtype(0.0)) == np.float32 and self.features_.feature_map_.whitening is not None:
+            dtype = self._dtype(rows.reduce(partial(_target_sums, self._numbers), _added)[0])
+        sums = rows.reduce(partial(row_sums, self.features_, self._numbers, dtype=dtype), Sums.plus)
         if self.sums_ is not None and len(sums.targets) != len(self.sums_.targets):
             raise ValueError(
                 f"y has {len(sums.targets)} targets per row; expected {len(self.sums_.targets)}, as in the rows before"
             )
         self.sums_ = sums if self.sums_ is None else self.sums_.plus(sums)
         centred = self.sums_.centred()
-        coef = Spectrum.of(centred.gram).solve(self.alpha, centred.cross)
-        intercept = (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows
-        self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
+        coef = ridge(centred.gram, self.alpha_, centred.cross)
+        self._set(coef, (self.sums_.targets - self.sums_.features @ coef) / self.sums_.n_rows)
+
+
+def _path(
+    features: RandomFeatures, numbers: Any, fitted: Block, held: Block, penalties: Sequence[Any]
+) -> Iterator[tuple[float, float]]:
+    """Yield every penalty and its squared error on held-out rows, all from one eigendecomposition."""
+    sums = row_sums(features, numbers, fitted)
+    centred, n = sums.centred(), sums.n_rows
+    spectrum = Spectrum.of(centred.gram)
+    right = spectrum.vectors.T @ centred.cross
+    rotated = (features.block(held.x.astype(np.float64)) - sums.features / n) @ spectrum.vectors
+    for penalty in penalties:
+        shifted = spectrum.values + max(penalty, np.finfo(np.float64).eps * float(spectrum.values[-1]))
+        residual = rotated @ (right / shifted[:, None]) + sums.targets / n - numbers(held.y)
+        yield float(penalty), float(held.weighted(np.square(residual)).sum())
+
+
+def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array]:
+    """Step of `Rows`: number of rows and sum of their targets."""
+    return block.n_rows, block.weighted(numbers(block.y)).sum(0)
+
+
+def _added(first: tuple[float, Array], second: tuple[float, Array]) -> tuple[float, Array]:
+    return first[0] + second[0], first[1] + second[1]
 
 
 def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array) -> Array:
     """Step of `Rows`: φᵀw + b of a block, in the precision of x."""
-    return (features.block(x) @ coef.astype(x.dtype) + intercept).astype(x.dtype)
+    return (features.unwhitened(x) @ features.unwhitened_weights(coef).astype(x.dtype) + intercept).astype(
+        x.dtype
+    )
 
 
 # `KernelPCA`: principal components of features.
@@ -217,7 +373,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         kernel: ``"rbf"`` or ``"softmax"``, as in `RandomFeatures`.
         gamma: γ or ``"scale"``, as in `RandomFeatures`.
         feature_map: a name, ``"auto"`` or a map, as in `RandomFeatures`.
-        n_features: the largest number D of features.
+        n_features: the largest number D of features, or ``"auto"``, as in `RandomFeatures`.
         projection: one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -240,7 +396,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureModel)
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_features: int = 256,
+        n_features: int | str = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
     ) -> None:

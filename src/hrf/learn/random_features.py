@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Generator
+from torch import Generator, Tensor
 from typing_extensions import Self
 
 from hrf.advice.errors import GramProblem, LabelledRows, plain_features, predicted_gram_error
@@ -36,9 +36,7 @@ def is_dask(data: Any) -> bool:
     return type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
 
 
-def rows_of(
-    estimator: Any, x: Any, y: Any = None, weight: Any = None, *, width: int, reset: bool, **checks: Any
-) -> Rows:
+def rows_of(estimator: Any, x: Any, y: Any = None, weight: Any = None, *, reset: bool, **checks: Any) -> Rows:
     """Check data as scikit-learn does and return their rows.
 
     Args:
@@ -46,22 +44,20 @@ def rows_of(
         x: ``(N, d)``: an array, a sparse matrix, a data frame of pandas or polars, or a Dask array or data frame.
         y: targets, or ``None``.
         weight: weights of rows ``(N,)``, not negative, or ``None``.
-        width: number of features that steps make per row.
         reset: whether the estimator learns its columns from this data.
         **checks: arguments of scikit-learn's ``validate_data``, for targets.
     """
     if any(map(is_dask, (x, y, weight))):
         from hrf.learn.dask_rows import dask_rows
 
-        return dask_rows(
-            estimator, x, y, weight, width=width, reset=reset, multi_output=checks.get("multi_output", False)
-        )
+        multi_output = checks.get("multi_output", False)
+        return dask_rows(estimator, x, y, weight, reset=reset, multi_output=multi_output)
     shared: dict[str, Any] = {"dtype": DTYPES, "accept_sparse": "csr", "reset": reset}
     if y is None:
         x = validate_data(estimator, x, **shared)
     else:
         x, y = validate_data(estimator, x, y, **shared, **checks)
-    return ArrayRows(x, y, width, None if weight is None else _some_weights(weight, x.shape[0]))
+    return ArrayRows(x, y, None if weight is None else _some_weights(weight, x.shape[0]))
 
 
 def _some_weights(weight: Any, n: int) -> Array:
@@ -73,6 +69,7 @@ def _some_weights(weight: Any, n: int) -> Array:
 
 _SAMPLED = 6144  # rows that maps are chosen by and fitted to
 _SAMPLED_NUMBERS = 1 << 26  # the most numbers in them: 512 MB in float64
+_WIDTHS = 256, 2048  # that "auto" stays between
 _PAIRED = 256  # rows on each side of the pairs that errors are measured on
 _MOST_CLASSES = 100  # whole numbers with more values than this are amounts, not classes
 
@@ -87,7 +84,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             ``"auto"`` to compare maps on a few rows and take the best (by ridge regression where ``fit`` gets targets
             that are numbers, else by the kernel), for the time of about two more fits; or a `FeatureMap` of the softmax
             kernel or, for ``"rbf"``, of the Gaussian kernel, which is used as it is.
-        n_components: the largest number of features. Projections make two or more each, of which there is one at least.
+        n_components: the largest number D of features, or ``"auto"`` to follow the number N of rows: the power of two
+            that is √N ln N or more, between 256 and 2,048. Projections make two features or more each.
         projection: how the rows ω are coupled, one of `hrf.projections.KINDS`.
         random_state: a seed, a ``RandomState`` or ``None``.
 
@@ -113,7 +111,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         kernel: KernelName = "rbf",
         gamma: float | str = "scale",
         feature_map: str | FeatureMap = "trigonometric",
-        n_components: int = 256,
+        n_components: int | str = 256,
         projection: ProjectionKind = "orthogonal",
         random_state: Any = None,
     ) -> None:
@@ -127,7 +125,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the map, and fit or choose it by a sample of rows ``X (N, d)``; ``y`` serves ``"auto"`` only."""
         used = y if self.feature_map == "auto" else None
-        rows = rows_of(self, X, used, width=self.n_components, reset=True, multi_output=True)
+        rows = rows_of(self, X, used, reset=True, multi_output=True)
         return self.fit_rows(rows, targets_of_any_kind)
 
     def fit_rows(self, rows: Rows, targets: Callable[[Array], Array] | None = None) -> Self:
@@ -137,13 +135,13 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             rows: the rows, with or without targets.
             targets: turns targets of rows into numbers ``(n, k)`` to choose a map by; ``None`` to leave them out.
         """
-        check_count("n_components", self.n_components)
         seed = seed_of(self.random_state)
-        x, y, _ = rows.sample(min(_SAMPLED, max(2 * _PAIRED, _SAMPLED_NUMBERS // rows.n_features)), seed)
-        self.gamma_ = self._gamma(rows)
+        self.gamma_, width = self._gamma_and_width(rows)
+        most = max(_SAMPLED, width)
+        x, y, _ = rows.sample(min(most, max(2 * _PAIRED, _SAMPLED_NUMBERS // rows.n_features)), seed)
         self.scale_ = math.sqrt(input_scale(self.kernel, self.gamma_))
         y = None if targets is None or y is None else targets(y)
-        self.feature_map_ = self._chosen(x, y, seed)
+        self.feature_map_ = self._chosen(x, y, width, seed)
         self.error_ = self._error(x)
         self.n_features_in_ = rows.n_features
         return self
@@ -151,17 +149,48 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
     def transform(self, X: Any) -> Any:
         """Map rows ``X (N, d)`` to features ``(N, D)``, in the precision of X; lazily for Dask collections."""
         check_is_fitted(self, "feature_map_")
-        rows = rows_of(self, X, width=self.feature_map_.feature_dim, reset=False)
+        rows = rows_of(self, X, reset=False)
+        rows.width = self.width
         return rows.map(self.block)
 
     def block(self, x: Array) -> Array:
         """Map the checked rows of one block, ``(n, d) -> (n, D)``."""
         with torch.no_grad():
-            return plain_features(self.feature_map_, torch.tensor(x * x.dtype.type(self.scale_))).numpy()
+            return plain_features(self.feature_map_, self._scaled(x)).numpy()
+
+    def unwhitened(self, x: Array) -> Array:
+        """Do as `block`, but for the whitening of the map, ``(n, d) -> (n, m)``."""
+        with torch.no_grad():
+            return plain_features(self.feature_map_, self._scaled(x), self.feature_map_.unwhitened).numpy()
+
+    def unwhitened_weights(self, coef: Array) -> Array:
+        """Return weights for `unwhitened` that do what ``coef (D, k)`` does for `block`."""
+        whitening = self.feature_map_.whitening
+        return coef if whitening is None else whitening.numpy().T @ coef
+
+    def whitened_gradient(self, gradient: Array) -> Array:
+        """Return the gradient by weights of `block` for one by weights of `unwhitened`, ``(m, k) -> (D, k)``."""
+        whitening = self.feature_map_.whitening
+        return gradient if whitening is None else whitening.numpy() @ gradient
+
+    @property
+    def width(self) -> int:
+        """Number D of features."""
+        return self.feature_map_.feature_dim
+
+    def single_noise(self) -> float:
+        """Return the mean square of what rounding to float32 adds to a feature: it counts as a penalty per row."""
+        whitening = self.feature_map_.whitening
+        if whitening is None:
+            return 0.0
+        return float(np.finfo(np.float32).eps ** 2 * whitening.square().sum() / len(whitening))
+
+    def _scaled(self, x: Array) -> Tensor:
+        return torch.from_numpy(x * x.dtype.type(self.scale_))
 
     @property
     def _n_features_out(self) -> int:
-        return self.feature_map_.feature_dim
+        return self.width
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -169,16 +198,21 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         tags.input_tags.sparse = True
         return tags
 
-    def _gamma(self, rows: Rows) -> float:
-        if self.gamma == "scale":
+    def _gamma_and_width(self, rows: Rows) -> tuple[float, int]:
+        """Return γ and the number of features; what follows the rows takes one pass over them."""
+        scaled, auto = self.gamma == "scale", self.n_components == "auto"
+        gamma, width = (0.0 if scaled else self.gamma), (0 if auto else self.n_components)
+        if not isinstance(gamma, Real) or not (scaled or 0 < float(gamma) < math.inf):
+            raise ValueError(f"gamma is {gamma!r}; expected a positive number or 'scale'")
+        if isinstance(width, str):
+            raise ValueError(f"the number of features is {width!r}; expected a whole number or 'auto'")
+        if scaled or auto:
             n, _, squares = rows.reduce(moments, combined_moments)
-            variance = squares / n
-            return 1 / (rows.n_features * variance) if variance > 0 else 1.0
-        if not isinstance(self.gamma, Real) or not 0 < float(self.gamma) < math.inf:
-            raise ValueError(f"gamma is {self.gamma!r}; expected a positive number or 'scale'")
-        return float(self.gamma)
+            gamma = 1 / (rows.n_features * squares / n if squares > 0 else 1.0) if scaled else gamma
+            width = width_of(n / rows.n_features) if auto else width
+        return float(gamma), check_count("n_components", width)
 
-    def _chosen(self, x: Array, y: Array | None, seed: int) -> FeatureMap:
+    def _chosen(self, x: Array, y: Array | None, width: int, seed: int) -> FeatureMap:
         """Return the map: the given one, the named one, or the one that does best on the sample."""
         if isinstance(self.feature_map, FeatureMap):
             self.map_name_ = type(self.feature_map).__name__
@@ -187,13 +221,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         arguments: dict[str, Any] = {"kernel": self.kernel, "projection": self.projection, "seed": seed}
         if name == "auto":  # there may be too few rows to measure anything on
             few = len(x) < LEAST_ROWS
-            name = (
-                "trigonometric"
-                if few
-                else choose_map(x, y, gamma=self.gamma_, width=self.n_components, **arguments)
-            )
+            name = "trigonometric" if few else choose_map(x, y, gamma=self.gamma_, width=width, **arguments)
         self.map_name_ = name
-        return make_map(name, torch.tensor(x * self.scale_), self.n_components, **arguments)
+        return make_map(name, torch.tensor(x * self.scale_), width, **arguments)
 
     def _given(self, given: FeatureMap, dim: int) -> FeatureMap:
         """Return a copy of the map that was passed in, for the kernel asked for."""
@@ -220,6 +250,17 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             return predicted
         alone = LabelledRows(rows, None)
         return GramProblem(alone, alone).error(self.feature_map_, 1, Generator()).value
+
+
+def width_of(n_rows: float) -> int:
+    """Return the number of features for so many rows.
+
+    Of the order √N ln N random features, ridge regression learns as fast as with the exact kernel (Rudi, Rosasco,
+    Generalization Properties of Learning with Random Features, NeurIPS 2017).
+    """
+    least, most = _WIDTHS
+    wanted = math.sqrt(n_rows) * math.log(max(n_rows, 2.0))
+    return min(most, max(least, 1 << math.ceil(math.log2(max(wanted, 1.0)))))
 
 
 def moments(block: Block) -> tuple[float, float, float]:

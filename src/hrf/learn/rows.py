@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 from sklearn.utils.validation import check_array
 from typing_extensions import Self
 
@@ -31,6 +32,7 @@ __all__ = [
     "as_columns",
     "check_weights",
     "progress",
+    "ridge",
     "wanted",
 ]
 
@@ -69,6 +71,8 @@ Result = TypeVar("Result")
 DTYPES = (np.float64, np.float32)  # that estimators compute in; others become the first
 
 _BLOCK_NUMBERS = 1 << 21  # features of a block: 16 MB in float64
+# Blocks of wider features have as many rows as columns, so that D × D products outweigh adding them up.
+_WIDE, _MOST_ROWS = 1024, 4096
 
 
 class Block(NamedTuple):
@@ -100,10 +104,12 @@ class Rows(Protocol):
     Attributes:
         n_features: number d of columns.
         flat_targets: whether targets have one axis, ``(N,)``.
+        width: number of features that steps make per row, from which the size of blocks follows.
     """
 
     n_features: int
     flat_targets: bool
+    width: int
 
     def reduce(self, step: Step[Result], combine: Callable[[Result, Result], Result]) -> Result:
         """Apply the step to every block and combine the results."""
@@ -117,7 +123,8 @@ class Rows(Protocol):
 
 def block_size(width: int) -> int:
     """Return the number of rows per block for features of this width."""
-    return max(1, _BLOCK_NUMBERS // max(width, 1))
+    least = min(width, _MOST_ROWS) if width > _WIDE else 1
+    return max(least, _BLOCK_NUMBERS // max(width, 1))
 
 
 def as_columns(targets: Array) -> Array:
@@ -144,14 +151,13 @@ class ArrayRows:
     Args:
         x: ``(N, d)``: an array, or a sparse matrix in CSR format, of which blocks are made dense.
         y: ``(N,)`` or ``(N, k)``, or ``None``.
-        width: number of features that a step makes per row.
         weight: ``(N,)``, or ``None``.
+        width: number of features that steps make per row.
     """
 
-    def __init__(self, x: Any, y: Array | None, width: int, weight: Array | None = None) -> None:
-        self.x, self.y, self.weight, self.n_features = x, y, weight, x.shape[1]
+    def __init__(self, x: Any, y: Array | None, weight: Array | None = None, *, width: int = 1) -> None:
+        self.x, self.y, self.weight, self.n_features, self.width = x, y, weight, x.shape[1], width
         self.flat_targets = y is not None and y.ndim == 1
-        self._size = block_size(max(width, x.shape[1]))
 
     def reduce(self, step: Step[Result], combine: Callable[[Result, Result], Result]) -> Result:
         """Apply the step to every block and combine the results."""
@@ -165,7 +171,12 @@ class ArrayRows:
 
     def map(self, step: Callable[[Array], Array]) -> Array:
         """Apply the step to the rows of every block and stack the results."""
-        return np.concatenate([step(self._block(start).x) for start in self._starts()])
+        first = step(self._block(0).x)
+        out = np.empty((self.x.shape[0], *first.shape[1:]), first.dtype)
+        out[: len(first)] = first
+        for start in self._starts()[1:]:
+            out[start : start + self._size] = step(self._block(start).x)
+        return out
 
     def sample(self, n: int, seed: int) -> Block:
         """Return up to n rows, drawn without replacement, with their targets and weights."""
@@ -176,6 +187,10 @@ class ArrayRows:
 
     def _starts(self) -> range:
         return range(0, self.x.shape[0], self._size)
+
+    @property
+    def _size(self) -> int:
+        return block_size(max(self.width, self.n_features))
 
     def _block(self, start: int) -> Block:
         return self._part(slice(start, start + self._size))
@@ -210,13 +225,17 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, block: Block) -> Self:
-        """Sum over rows of features ``(n, D)`` and targets ``(n, k)``."""
-        f = block.x.astype(np.float64, copy=False)
+        """Sum over rows of features ``(n, D)``, whose products are taken in their precision, and targets ``(n, k)``."""
+        f = block.x
         y = np.zeros((len(f), 0)) if block.y is None else block.y.astype(np.float64, copy=False)
-        wf, wy = block.weighted(f), block.weighted(y)
+        wy = block.weighted(y)
+        # A product of one array with itself takes half the operations.
+        root = f if block.weight is None else (f.T * np.sqrt(block.weight).astype(f.dtype)).T
+        gram = (root.T @ root).astype(np.float64, copy=False)
         with np.errstate(over="ignore"):  # targets of 1e200 are sound but for their squares
             squares = (wy * y).sum(0)
-        return cls(np.array(block.n_rows), wf.sum(0), wf.T @ f, wy.sum(0), wf.T @ y, squares)
+        sums, cross = block.weighted(f).sum(0, dtype=np.float64), f.T.astype(np.float64, copy=False) @ wy
+        return cls(np.array(block.n_rows), sums, gram, wy.sum(0), cross, squares)
 
     def plus(self, other: Sums) -> Self:
         """Add the sums over other rows."""
@@ -233,6 +252,19 @@ class Sums(NamedTuple):
             cross=self.cross - np.outer(mean, self.targets),
             squares=self.squares - self.targets * mean_target,
         )
+
+
+def ridge(gram: Array, penalty: float, right: Array) -> Array:
+    """Return (G + penalty·I)⁻¹ times the right side, by Cholesky unless the penalty is lost in rounding."""
+    if penalty > np.finfo(np.float64).eps * float(gram.trace()):
+        try:
+            shifted = gram.copy()
+            shifted.flat[:: len(gram) + 1] += penalty
+            factor = cho_factor(shifted, lower=True, overwrite_a=True, check_finite=False)
+            return cho_solve(factor, right, check_finite=False)
+        except np.linalg.LinAlgError:  # rounding of float32 may make it indefinite
+            pass
+    return Spectrum.of(gram).solve(penalty, right)
 
 
 class Spectrum(NamedTuple):
