@@ -287,8 +287,8 @@ def _held(problem: LinearProblem, rows: Rows) -> tuple[LinearProblem, Rows]:
     n_bytes = features.width * np.dtype(problem.dtype).itemsize
     if not isinstance(rows, ArrayRows) or rows.x.shape[0] * n_bytes > _HELD_BYTES:
         return problem, rows
-    features_held = rows.map(problem.unwhitened)
-    return problem._replace(features=None), ArrayRows(features_held, rows.y, rows.weight, width=1)
+    held = rows.map(problem.unwhitened)
+    return problem._replace(features=None), ArrayRows(held, rows.y, rows.weight, width=1)
 
 
 def _pass(
