@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from hrf.learn import KernelClassifier
+from hrf.learn import KernelClassifier, RandomFeatures
 from learn.models import MODELS, output, rows, targets
 from properties.strategies import cases, seeds
 
@@ -82,7 +82,8 @@ def test_partitions_do_not_matter(case, name, known):
     x = rows(60 + case.number, seed=case.seed)
     y = targets(name, x)
     lazy = [None if u is None else _lazy([u[part] for part in case.divided(len(x))], known) for u in (x, y)]
-    alone = clone(MODELS[name]).set_params(n_features=16) if name != "features" else clone(MODELS[name])
+    alone = clone(MODELS[name])
+    alone.set_params(**{"n_components" if isinstance(alone, RandomFeatures) else "n_features": 16})
     if name in ("logistic", "hinge"):
         alone.set_params(tol=1e-6, max_iter=2000)
     with dask.config.set(scheduler="synchronous"):
