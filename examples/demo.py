@@ -23,11 +23,11 @@ ROUNDS = 5
 
 
 def tokens(length: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Return query, key and value of tokens on 16 topics, queries and keys of unit length: ``(H, L, d)`` each."""
+    """Return query, key and value of tokens on 16 topics, queries and keys of unit length: ``(1, H, L, d)`` each."""
     g = torch.Generator().manual_seed(seed)
     topics = torch.randn(16, DIM, generator=g)
-    topic = topics[torch.randint(16, (HEADS, length), generator=g)]
-    query, key, value = (topic + torch.randn(HEADS, length, DIM, generator=g) for _ in range(3))
+    topic = topics[torch.randint(16, (1, HEADS, length), generator=g)]
+    query, key, value = (topic + torch.randn(1, HEADS, length, DIM, generator=g) for _ in range(3))
     return F.normalize(query, dim=-1), F.normalize(key, dim=-1), value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from operator import index
 from types import FunctionType
 from typing import Any, SupportsIndex, TypeVar
@@ -35,8 +36,8 @@ def check_count(name: str, value: SupportsIndex) -> int:
 
 def check_positive(name: str, value: float) -> None:
     """Refuse anything but a finite number above zero."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} is {value}; expected a positive number")
+    if not isinstance(value, Real) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value!r}; expected a positive number")
 
 
 def check_tensor(

@@ -193,7 +193,7 @@ def png(drawing: Figure, dpi: int = 160) -> bytes:
 
 
 # Modules that come with an extra of the distribution.
-_EXTRAS = {"cli": ("matplotlib", "rich", "typer")}
+_EXTRAS = {"cli": ("matplotlib", "rich", "typer"), "transformers": ("transformers",)}
 
 
 @contextmanager

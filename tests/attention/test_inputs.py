@@ -196,6 +196,13 @@ def test_long_vectors_are_reported_once_however_late(name, heads):
 
 
 @heeded
+@pytest.mark.parametrize("size", [10.0, 30.0, 100.0, 1e5])
+def test_errors_beyond_all_numbers_are_reported(size):
+    with pytest.warns(hrf.AccuracyWarning, match="relative error of inf|relative error of [0-9.]+e"):
+        hrf.attention(*tensors(size), MAKERS["positive"](None), scale=1.0)
+
+
+@heeded
 def test_the_worst_head_and_visible_keys_count():
     q, k, v = tensors(0.5)
     q[:, 3] *= 8

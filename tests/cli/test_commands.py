@@ -64,6 +64,21 @@ def test_without_the_extra_main_says_how_to_get_it(module, monkeypatch, capsys):
     assert error == f"hrf: {module} is missing; pip install 'hybrid-random-features[cli]' brings it\n"
 
 
+def test_check_model_says_what_to_install(monkeypatch, tmp_path):
+    missing(monkeypatch, "transformers", "hrf.cli.check_model")
+    result = run("check-model", "model", "--text", str(tmp_path / "text"))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "hrf: transformers is missing; pip install 'hybrid-random-features[transformers]' brings it\n"
+    )
+
+
+def test_help_keeps_paragraphs_and_examples():
+    text = run("advise", "--help").stdout
+    assert "hrf advise queries.npy keys.npy" in text
+    assert "matrix per head (heads, N, d)" in " ".join(text.split())
+
+
 def test_reproduce_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cli, "entry_points", lambda group: [])
     result = run("reproduce", "angles", "--quick")

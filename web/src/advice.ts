@@ -110,6 +110,7 @@ export function advicePage(data: AdviceData): HTMLElement[] {
     });
     table.show(maps, chosen ?? undefined);
     describe(chosen);
+    for (const part of [chart.element, code.element]) part.hidden = !maps.length;
     if (several) drawHeat();
   }
 

@@ -152,6 +152,11 @@ export class Chart {
     }
   }
 
+  /** Leave out ticks whose texts would touch: no two closer than 52 px along x. */
+  private apart(values: number[], X: (x: number) => number): number[] {
+    return values.filter((x, k) => values.slice(k + 1).every((later) => X(later) - X(x) >= 52));
+  }
+
   private axes(drawing: Drawing, X: (x: number) => number, Y: (y: number) => number, width: number, height: number): SVGElement[] {
     const ticks = (axis: Axis) => axis.ticks ?? (axis.log ? roundNumbers(axis.range) : []);
     const text = (axis: Axis, value: number) => (axis.format ? axis.format(value) : power(value));
@@ -160,7 +165,7 @@ export class Chart {
         line(MARGIN.left, Y(y), width - MARGIN.right, Y(y), "grid"),
         s("text", { x: MARGIN.left - 8, y: Y(y) + 4, "text-anchor": "end" }, text(drawing.y, y)),
       ]),
-      ...ticks(drawing.x).flatMap((x) => [
+      ...this.apart(ticks(drawing.x), X).flatMap((x) => [
         line(X(x), MARGIN.top, X(x), height - MARGIN.bottom, "grid"),
         s("text", { x: X(x), y: height - MARGIN.bottom + 18, "text-anchor": X(x) > width - 40 ? "end" : "middle" }, text(drawing.x, x)),
       ]),
@@ -222,7 +227,8 @@ const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
 function power(value: number): string {
   if (value >= 0.01 && value <= 1000) return String(Number(value.toPrecision(2)));
-  const exponent = Math.round(Math.log10(value));
+  const exponent = Math.floor(Math.log10(value) + 1e-9);
+  const digit = Math.round(value / 10 ** exponent);
   const digits = [...String(Math.abs(exponent))].map((digit) => SUPERSCRIPTS[Number(digit)]).join("");
-  return `10${exponent < 0 ? "⁻" : ""}${digits}`;
+  return `${digit === 1 ? "" : `${digit}·`}10${exponent < 0 ? "⁻" : ""}${digits}`;
 }

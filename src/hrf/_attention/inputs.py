@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -189,10 +190,10 @@ def check(
             raise TypeError(f"{name} is {received}; expected a real floating-point tensor")
         if tensor.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected (..., heads, length, width)")
-    _check_shapes(query, key, value)
     phi = None if feature_map is None else check_map(feature_map)
     if phi is not None:
         _check_fit(query, key, phi)
+    _check_shapes(query, key, value)
     length, keys = query.shape[-2], key.shape[-2]
     if paired and length != keys:
         raise ValueError(
@@ -202,8 +203,8 @@ def check(
         raise ValueError(f"query has shape {tuple(query.shape)}; expected at least one dimension per head")
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    if not (scale > 0 and math.isfinite(scale)):
-        raise ValueError(f"scale is {scale}; expected a positive number: its root scales query and key")
+    if not isinstance(scale, Real) or not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale is {scale!r}; expected a positive number: its root scales query and key")
     batch = tuple(query.shape[:-3])
     size = math.prod(batch)
     dtype = torch.promote_types(torch.float32 if phi is None else phi.dtype, torch.float32)
@@ -252,7 +253,9 @@ def _warn_if_inaccurate(inputs: Inputs, phi: FeatureMap) -> None:
     except NotImplementedError:
         return
     weights = own.log_kernel(x.double(), y.double()).softmax(-1)
-    typical = float((weights * error.square()).sum(-1).sqrt().median())
+    # Errors that overflow are infinite or NaN, and weights of 0 do not count.
+    squares = error.double().nan_to_num(nan=torch.inf, posinf=torch.inf).square()
+    typical = float((weights * squares).masked_fill(weights == 0, 0).sum(-1).sqrt().median())
     if typical > 1:
         _calls[phi] = -(1 << 62)
         sizes = (f"{float(u.sqrt()):.1f}" for u in (norms[0][head], norms[1][head // inputs.groups]))
@@ -297,6 +300,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"the shapes are {shapes}; expected (..., H, L, d), (..., H_kv, S, d) and (..., H_kv, S, d_v) "
             "with the same batch axes"
         )
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"the shapes are {shapes}; expected queries and keys of the same last dimension")
     heads, key_heads = query.shape[-3], key.shape[-3]
     if key_heads == 0 or heads % key_heads:
         raise ValueError(f"{heads} query heads cannot share {key_heads} key heads; expected a multiple")

@@ -74,6 +74,9 @@ def _print_paths(console: Console, out: Path, names: Sequence[str] | dict[str, b
     console.print()
     for name in names:
         console.print(f"  {out / name}", soft_wrap=True, markup=False)
+    console.print(
+        f"Open {out / 'report.html'} in a browser, or call again with --open.", soft_wrap=True, markup=False
+    )
 
 
 def table(advice: Advice) -> Table:

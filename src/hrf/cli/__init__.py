@@ -36,6 +36,12 @@ def main() -> None:
     app(prog_name="hrf")
 
 
+def _unwrapped(text: str) -> str:
+    """Join the lines of each paragraph, for the terminal to break, but for those that begin with a backspace."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in paragraphs)
+
+
 def application() -> typer.Typer:
     """Build the application. Commands are imported here, so that this module can be imported without typer."""
     import typer
@@ -67,8 +73,8 @@ def application() -> typer.Typer:
     def hrf_command(version: bool = version) -> None:
         """Take the options that stand before a command."""
 
-    app.command(help=ADVISE)(advise)
-    app.command("check-model", help=CHECK_MODEL)(check_model)
+    app.command(help=_unwrapped(ADVISE))(advise)
+    app.command("check-model", help=_unwrapped(CHECK_MODEL))(check_model)
     added = {entry.name: entry.load() for entry in entry_points(group="hrf.commands")}
     for name, command in added.items():
         app.command(name, help=command.__doc__)(command)

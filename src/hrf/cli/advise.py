@@ -19,10 +19,13 @@ __all__ = ["HELP", "advise"]
 
 HELP = """Find the feature map to use for your queries and keys: a table, a figure, the fitted map and a page.
 
-QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector per row, or with one matrix per head,
-(heads, N, d); FILE:NAME is one of several arrays in a file. The kernel is exp(scale · q·k): for attention over d
-dimensions, --scale is 1/√d. Without files it runs on scikit-learn's wines: standardised, split in two, and scaled to
-norm 1. The page also shows the maps at a half and a quarter of the budget.
+QUERIES and KEYS are .npy, .npz, .safetensors or .csv files with one vector per row, or one matrix per head
+(heads, N, d); FILE:NAME is one of several arrays in a file.
+
+The kernel is exp(scale · q·k): --scale is 1/√d for attention over d dimensions. The page also shows maps at a
+half and a quarter of the budget.
+
+Without files it runs on scikit-learn's wines: standardised, split in two, and scaled to norm 1.
 
 Examples:
 

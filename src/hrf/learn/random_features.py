@@ -203,7 +203,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         scaled, auto = self.gamma == "scale", self.n_components == "auto"
         gamma, width = (0.0 if scaled else self.gamma), (0 if auto else self.n_components)
         if not isinstance(gamma, Real) or not (scaled or 0 < float(gamma) < math.inf):
-            raise ValueError(f"gamma is {gamma!r}; expected a positive number or 'scale'")
+            raise ValueError(
+                f"gamma is {gamma!r}; expected a positive number, 'scale' or, for KernelRidge, 'auto'"
+            )
         if isinstance(width, str):
             raise ValueError(f"the number of features is {width!r}; expected a whole number or 'auto'")
         if scaled or auto:

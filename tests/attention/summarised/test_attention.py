@@ -155,6 +155,15 @@ def test_refusals():
         hrf.attention(
             q, k, v, hrf.Positive(4, n_projections=8), query_padding_mask=torch.ones(1, 8, dtype=torch.bool)
         )
+    for length in (8, 600):
+        x, y, z = tensors(1, 1, length, 4)
+        for is_causal in (False, True):
+            with pytest.raises(ValueError, match="queries and keys of the same last dimension"):
+                hrf.attention(x, y[..., :1], z, hrf.SummarisedAttention(), is_causal=is_causal)
+            with pytest.raises(ValueError, match=f"query has {4 * length} values that are NaN"):
+                hrf.attention(x * math.nan, y, z, hrf.SummarisedAttention(), is_causal=is_causal)
+    with pytest.raises(ValueError, match="scale is 'a'"):
+        hrf.attention(q, k, v, hrf.SummarisedAttention(), scale="a")
     with pytest.raises(ValueError, match="query_padding_mask"):
         hrf.attention(
             q, k, v, hrf.SummarisedAttention(), query_padding_mask=torch.ones(1, 3, dtype=torch.bool)

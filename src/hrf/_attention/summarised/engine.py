@@ -147,7 +147,7 @@ def summarised_attention(inputs: Inputs, method: SummarisedAttention, *, is_caus
     for sizes, own in items.items():
         part = [u if len(own) == batch else u[own] for u in (inputs.query, key, value, queries, keys)]
         heads = _heads(inputs.dtype, *part)
-        if sizes == (0, 0) or _is_huge(heads, inputs.root):
+        if _is_huge(heads, inputs.root) or sizes == (0, 0):  # which refuses what is not finite
             output, account = _exact(heads.scaled(inputs.root))
         else:
             output, account = _summarised(heads, inputs.root, *sizes, method)
