@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from operator import add
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
@@ -27,7 +28,7 @@ from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.linear_models import FeatureModel, linear_step
-from hrf.learn.newton import SINGLE_WIDTH, LinearProblem, Loss, loss_gradient, minimise
+from hrf.learn.newton import LinearProblem, Loss, count_rows, loss_gradient, minimise
 from hrf.learn.random_features import seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
@@ -225,6 +226,8 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         """Learn from rows ``X (N, d)``, their classes y ``(N,)`` and weights ``(N,)``."""
         rows = self._rows(X, y, sample_weight, reset=True)
         self.classes_ = rows.reduce(_classes, _union)
+        if not len(self.classes_):
+            raise ValueError("sample_weight is 0 for all rows; expected at least one non-zero number")
         if len(self.classes_) < 2:
             raise ValueError(f"the targets have 1 class, {self.classes_[0]!r}; expected 2 or more classes")
         self._begin(rows)
@@ -277,7 +280,8 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
     def _add(self, rows: Rows) -> None:
         kept = KeptRows(*self.kept_) if self.kept_ else None
         tables = [rows] if kept is None else [self._table(kept), rows]
-        self.weights_ = self._minimised(tables)
+        problem = self._problem(tables)
+        self.weights_ = self._minimised(problem, tables)
         self.coef_, self.intercept_ = self.weights_[:-1], self.weights_[-1]
         most = kept_per_class(rows.n_features, len(self.classes_))
         draw = partial(
@@ -286,14 +290,14 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         new = rows.reduce(draw, partial(KeptRows.plus, most=most))
         kept = new if kept is None else kept.plus(new, most)
         if kept.thinned:
-            loss = loss_gradient(self._problem, [self._table(kept)], self.weights_)
+            loss = loss_gradient(problem, [self._table(kept)], self.weights_)
             self.pull_ = -loss - self.penalty_ * self.weights_
         self.kept_ = list(kept)
 
-    def _minimised(self, tables: list[Rows]) -> Array:
+    def _minimised(self, problem: LinearProblem, tables: list[Rows]) -> Array:
         """Return the weights with the least loss of the tables, penalty and linear term."""
         found = minimise(
-            self._problem,
+            problem,
             tables,
             self.weights_,
             self.penalty_,
@@ -309,10 +313,11 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
             warnings.warn(message, ConvergenceWarning, stacklevel=4)
         return found.weights
 
-    @property
-    def _problem(self) -> LinearProblem:
-        dtype = np.float64 if self.features_.width < SINGLE_WIDTH else np.float32
-        return LinearProblem(loss_of(self.loss), self.codes, self.features_, dtype)
+    def _problem(self, tables: list[Rows]) -> LinearProblem:
+        loss, n_rows = loss_of(self.loss), 0.0
+        if self.features_.feature_map_.whitening is not None and self._dtype(self.alpha, 0.0) == np.float32:
+            n_rows = sum(rows.reduce(count_rows, add) for rows in tables)
+        return LinearProblem(loss, self.codes, self.features_, self._dtype(self.alpha, loss.bound * n_rows))
 
     def _table(self, kept: KeptRows) -> Rows:
         return ArrayRows(kept.x, self.classes_[kept.codes], kept.scaled_weight, width=self.features_.width)
