@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import dask
 import dask.array as da
 import numpy as np
@@ -107,6 +109,7 @@ def test_auto_is_direct_on_narrow_maps_only(monkeypatch):
     monkeypatch.setattr("hrf.learn.linear_models._DIRECT_WIDTH", 63)
     assert KernelRidge(**FIXED, n_features=64).fit(X, Y).sums_ is None
     assert KernelRidge(**FIXED, n_features=64).partial_fit(X, Y).sums_ is not None
+    assert KernelRidge(**FIXED, n_features=64, alpha=0).fit(X, Y).sums_ is not None
 
 
 def test_products_in_single_precision_change_little(monkeypatch):
@@ -220,6 +223,13 @@ def test_penalties_of_numpy_are_numbers(alpha):
     given = FIXED | {"n_features": 32}
     found, expected = (KernelRidge(alpha=a, **given).fit(X, Y).predict(X) for a in (alpha, float(alpha)))
     np.testing.assert_array_equal(found, expected)
+
+
+def test_steps_of_classifiers_leave_the_kept_rows_at_home():
+    model = KernelClassifier(**FIXED, n_features=32).fit(X, X[:, 0] > 1)
+    with_rows = clone(model).fit(np.tile(X, (9, 1)), np.tile(X[:, 0] > 1, 9))
+    sizes = [len(pickle.dumps(one._problem([]))) for one in (model, with_rows)]
+    assert sizes[1] < 1.1 * sizes[0]
 
 
 def test_weights_of_zero_on_dask_are_said():

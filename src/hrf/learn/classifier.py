@@ -160,11 +160,11 @@ def kept_per_class(n_columns: int, n_classes: int) -> int:
 
 
 def keep(
-    codes_of: Callable[[Array], Array], n_classes: int, most: int, seeds: list[int], block: Block
+    codes_by: Callable[[Array], Array], n_classes: int, most: int, seeds: list[int], block: Block
 ) -> KeptRows:
     """Step of `Rows`: the kept rows of a block; keys depend on the seeds and on the block."""
     weight = np.ones(len(block.x)) if block.weight is None else block.weight
-    codes = codes_of(block.y)
+    codes = codes_by(block.y)
     totals = np.bincount(codes, weight, minlength=n_classes)
     key = np.random.default_rng([*seeds, crc32(block.x.tobytes())]).random(len(weight))
     there = weight > 0
@@ -285,7 +285,7 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         self.coef_, self.intercept_ = self.weights_[:-1], self.weights_[-1]
         most = kept_per_class(rows.n_features, len(self.classes_))
         draw = partial(
-            keep, self.codes, len(self.classes_), most, [seed_of(self.random_state), self._n_seen(kept)]
+            keep, self._codes, len(self.classes_), most, [seed_of(self.random_state), self._n_seen(kept)]
         )
         new = rows.reduce(draw, partial(KeptRows.plus, most=most))
         kept = new if kept is None else kept.plus(new, most)
@@ -317,7 +317,12 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         loss, n_rows = loss_of(self.loss), 0.0
         if self.features_.feature_map_.whitening is not None and self._dtype(self.alpha, 0.0) == np.float32:
             n_rows = sum(rows.reduce(count_rows, add) for rows in tables)
-        return LinearProblem(loss, self.codes, self.features_, self._dtype(self.alpha, loss.bound * n_rows))
+        return LinearProblem(loss, self._codes, self.features_, self._dtype(self.alpha, loss.bound * n_rows))
+
+    @property
+    def _codes(self) -> Callable[[Array], Array]:
+        """The step that turns targets into places of classes, without the model, whose kept rows may be many."""
+        return partial(codes_of, self.classes_)
 
     def _table(self, kept: KeptRows) -> Rows:
         return ArrayRows(kept.x, self.classes_[kept.codes], kept.scaled_weight, width=self.features_.width)
@@ -330,14 +335,13 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         places = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(1)
         return self.classes_[places]
 
-    def codes(self, y: Array) -> Array:
-        """Return the places of classes in `classes_`; refuse a class that is not there."""
-        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        if len(unknown := np.unique(y[self.classes_[codes] != y])):
-            raise ValueError(
-                f"y has the class {unknown[0]!r}; expected one of {', '.join(map(repr, self.classes_))}"
-            )
-        return codes
+
+def codes_of(classes: Array, y: Array) -> Array:
+    """Return the places of targets among the classes, sorted; refuse a class that is not there."""
+    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    if len(unknown := np.unique(y[classes[codes] != y])):
+        raise ValueError(f"y has the class {unknown[0]!r}; expected one of {', '.join(map(repr, classes))}")
+    return codes
 
 
 def _classes(block: Block) -> Array:

@@ -290,7 +290,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     def _whole(self, rows: Rows) -> None:
         whitened = self.features_.feature_map_.whitening is not None
         wide = self.features_.width > (_DIRECT_WHITENED if whitened else _DIRECT_WIDTH)
-        if self.solver == "direct" or (self.solver == "auto" and not wide):
+        if self.solver == "direct" or (self.solver == "auto" and not (wide and self.alpha_)):
             self._add(rows)
             return
         if not self.alpha_:
