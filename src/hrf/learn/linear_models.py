@@ -185,7 +185,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory
     does not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory
     of a few vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32
-    and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, that rounding would count.
+    and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, or rows are so long that
+    rounding would count.
 
     Args:
         alpha: the penalty α, or ``"auto"`` for the best of twelve on held-out rows of a sample.
