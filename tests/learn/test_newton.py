@@ -218,6 +218,14 @@ def test_rows_far_from_zero_in_single_precision(solver, feature_map, monkeypatch
     assert KernelRidge(**given).fit(far, Y).score(far, Y) == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.parametrize("size", [2.0**-200, 2.0**150, 2.0**600])
+def test_targets_of_any_size_in_single_precision(size, monkeypatch):
+    monkeypatch.setattr("hrf.learn.linear_models.SINGLE_WIDTH", 1)
+    model = KernelRidge(**FIXED | ITERATIVE)
+    expected = clone(model).fit(X, Y).predict(X)
+    np.testing.assert_array_equal(model.fit(X, size * Y).predict(X), size * expected)
+
+
 @pytest.mark.parametrize("alpha", [np.float32(0.5), np.int64(1)])
 def test_penalties_of_numpy_are_numbers(alpha):
     given = FIXED | {"n_features": 32}

@@ -296,20 +296,20 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
             return
         if not self.alpha_:
             raise ValueError("alpha is 0; expected a positive penalty for conjugate gradients")
-        width, (n_rows, total) = (
-            self.features_.width,
-            rows.reduce(partial(_target_sums, self._numbers), _added),
-        )
-        start = np.vstack([np.zeros((width, len(total))), total / n_rows])
+        width = self.features_.width
+        n_rows, total, largest = rows.reduce(partial(_target_sums, self._numbers), _added)
+        unit = float(np.ldexp(1.0, np.frexp(largest)[1] - 1))  # a power of two, so that targets fit float32
+        start = np.vstack([np.zeros((width, len(total))), total / unit / n_rows])
         penalty = np.append(np.full(width, self.alpha_), 0.0)[:, None]
-        problem = LinearProblem(SQUARED, self._numbers, self.features_, self._dtype(self.alpha_, n_rows))
-        found = minimise(
+        numbers = partial(_in_units, self._numbers, unit)
+        problem = LinearProblem(SQUARED, numbers, self.features_, self._dtype(self.alpha_, n_rows))
+        best = minimise(
             problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
         )
-        if not found.converged:
+        if not best.converged:
             message = f"conjugate gradients did not reach tol={self.tol}; expected a larger tol or alpha"
             warnings.warn(message, ConvergenceWarning, stacklevel=4)
-        self._set(found.weights[:-1], found.weights[-1])
+        self._set(unit * best.weights[:-1], unit * best.weights[-1])
 
     def _set(self, coef: Array, intercept: Any) -> None:
         self.coef_: Array
@@ -347,13 +347,20 @@ def _path(
         yield float(penalty), float(held.weighted(np.square(residual)).sum())
 
 
-def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array]:
-    """Step of `Rows`: number of rows and sum of their targets."""
-    return block.n_rows, block.weighted(numbers(block.y)).sum(0)
+def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array, float]:
+    """Step of `Rows`: number of rows, sum of their targets, and the largest target without its sign."""
+    y = numbers(block.y)
+    return block.n_rows, block.weighted(y).sum(0), float(np.abs(y).max())
 
 
-def _added(first: tuple[float, Array], second: tuple[float, Array]) -> tuple[float, Array]:
-    return first[0] + second[0], first[1] + second[1]
+def _added(
+    first: tuple[float, Array, float], second: tuple[float, Array, float]
+) -> tuple[float, Array, float]:
+    return first[0] + second[0], first[1] + second[1], max(first[2], second[2])
+
+
+def _in_units(numbers: Callable[[Array], Array], unit: float, y: Array) -> Array:
+    return numbers(y) / unit
 
 
 def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array) -> Array:
