@@ -25,7 +25,7 @@ $(VENV)/.installed: $(VENV)/.demo paper/pyproject.toml
 	@touch $@
 
 $(VENV)/.gpu: $(VENV)/.installed
-	$(BIN)/pip install --quiet --no-deps "triton>=3.3"
+	$(BIN)/pip install --quiet --no-deps "triton>=3.5"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed

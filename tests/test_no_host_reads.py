@@ -307,6 +307,8 @@ def test_packed_sequences_of_known_length_are_the_same(is_causal, key_heads):
     for a, b, c in zip(*found, strict=True):
         torch.testing.assert_close(b, a)
         torch.testing.assert_close(c, a)
+    nothing = [u[:, :, :0] for u in tokens]
+    assert hrf.attention(*nothing, phi, cu_seqlens=starts[:1], max_seqlen=3).shape[2] == 0
     with pytest.raises(ValueError, match="max_seqlen is 17; expected at least 18"):
         hrf.attention(*tokens, phi, cu_seqlens=starts, max_seqlen=17, is_causal=is_causal)
 

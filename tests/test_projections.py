@@ -12,7 +12,7 @@ from torch import Generator
 
 import hrf
 from hrf import kernels, projections
-from hrf.projections import KINDS, Projections, _times_hadamard, draw
+from hrf.projections import KINDS, Projections, _sylvester, _times_hadamard, draw
 
 G = torch.Generator().manual_seed(0)
 
@@ -277,3 +277,26 @@ def test_states_without_factors_are_read():
     omega.load_state_dict(state)
     x = torch.randn(3, 512)
     assert torch.equal(omega.project(x), x @ state["omega"].mT)
+
+
+def test_trained_rows_have_no_factors(tmp_path):
+    """Factors are those of the draw: products go by ω once it is trained, in this process and from files."""
+    phi = hrf.Trigonometric(512, n_projections=16, projection="hadamard", seed=0)
+    x, omega = torch.randn(3, 512, generator=seeded(0)) / 30, phi.projection.omega.requires_grad_()
+    phi.queries(x).sum().backward()
+    with torch.no_grad():
+        omega -= omega.grad / omega.grad.norm()
+    expected = phi.queries(x).detach()
+    phi.save(tmp_path / "map.safetensors")
+    torch.testing.assert_close(hrf.load(tmp_path / "map.safetensors").queries(x), expected)
+    omega.requires_grad_(False)
+    torch.testing.assert_close(phi.queries(x), expected)
+
+
+def test_factors_made_in_inference_mode_serve_gradients():
+    _sylvester.cache_clear()
+    omega, x = Projections("hadamard", 16, 512, seed=0), torch.randn(3, 512)
+    with torch.inference_mode():
+        omega.project(x)
+    omega.project(x.requires_grad_()).sum().backward()
+    assert x.grad.isfinite().all()

@@ -111,10 +111,11 @@ def _times_hadamard(x: Tensor) -> Tensor:
 
 @cache
 def _sylvester(size: int, dtype: torch.dtype) -> Tensor:
-    matrix = torch.ones(1, 1, dtype=dtype, device="cpu")
-    while len(matrix) < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / math.sqrt(size)
+    with torch.inference_mode(False):  # autograd may save the matrix in a later call
+        matrix = torch.ones(1, 1, dtype=dtype, device="cpu")
+        while len(matrix) < size:
+            matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+        return matrix / math.sqrt(size)
 
 
 def _simplex(heads: int, n: int, dim: int, generator: Generator | None) -> Tensor:
@@ -309,7 +310,9 @@ class Projections(Registered, nn.Module):
 
     def project(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Return ωᵀx, ``(..., L, d) -> (..., L, m)``: by factors for `hadamard` rows with d ≥ 512."""
-        if self.signs is None or self.lengths is None or self.omega.requires_grad:
+        if self.omega.requires_grad:  # ω is trained: the factors are those of the draw
+            self.signs = self.lengths = None
+        if self.signs is None or self.lengths is None:
             return torch.matmul(x, self.omega.to(x.dtype).mT, out=out)
         signs, lengths = self.signs.to(x.dtype), self.lengths.to(x.dtype)
         n_rows = max(1, _CACHED // signs[0].numel())

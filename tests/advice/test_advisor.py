@@ -502,3 +502,14 @@ def test_predictions_agree_with_measurements():
     for name in ("trigonometric", "FAVOR++", "clustered separable 16"):
         c = candidate(advice, name)
         assert c.low / 1.2 <= c.predicted <= 1.2 * c.high, name
+
+
+def test_heads_are_arrays_of_one_head_or_more():
+    rows = np.random.default_rng(0).normal(size=(2, 40, 3))
+    given = {"budget": 16, "n_redraws": 2}
+    from_lists, from_arrays = (hrf.advise_heads(u, u, **given) for u in (rows.tolist(), rows))
+    assert [one.to_dict() for one in from_lists] == [one.to_dict() for one in from_arrays]
+    with pytest.raises(
+        ValueError, match=r"queries \(0, 40, 3\), .*with the same number of heads, one or more"
+    ):
+        hrf.advise_heads(rows[:0], rows[:0], **given)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
 import pytest
 import torch
 
@@ -10,7 +14,7 @@ from attention import data
 from attention.engines import check_equal, inputs, reference, sums
 from features.registry import MAPS, PARTLY_EXACT, build
 from hrf import tuning
-from hrf._attention import angular, clusters, dispatch
+from hrf._attention import angular, clusters, dispatch, map_kernels
 from hrf.features.clustered import BASES, ClusteredHybrid
 
 
@@ -271,3 +275,11 @@ def test_causal_in_several_chunks(name, monkeypatch):
     ignore = data.padding(2, 11)
     data.assert_equals_reference(q, k, v, phi, is_causal=True)
     data.assert_equals_reference(q, k, v, phi, is_causal=True, key_padding_mask=ignore)
+
+
+@pytest.mark.parametrize(("version", "serves"), [("3.4.0", False), ("3.5.0+git1", True), ("3.10.1", True)])
+def test_old_tritons_do_not_serve(version, serves, monkeypatch):
+    triton = ModuleType("triton")
+    triton.__version__, triton.__spec__ = version, ModuleSpec("triton", None)
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    assert map_kernels._is_installed.__wrapped__() is serves

@@ -108,6 +108,10 @@ def test_files_states_and_refusals(tmp_path):
         phi.reset_parameters()
     with pytest.raises(ValueError, match=r"points is \(3,\); expected a real tensor \(m, d\)"):
         Landmarks(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"points is \(0, 3\); expected one landmark and one column or more"):
+        Landmarks(X[:0])
+    with pytest.raises(ValueError, match=r"rows is \(9, 2\); expected a tensor \(N, d\) of finite numbers"):
+        Landmarks.fit(torch.full((9, 2), torch.nan), n_landmarks=3, choice="k-means++")
     with pytest.raises(ValueError, match="points has values that are NaN or infinite"):
         Landmarks(torch.full((2, 2), torch.nan))
     with pytest.raises(ValueError, match="choice is 'best'; expected one of uniform, k-means"):

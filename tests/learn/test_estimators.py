@@ -381,6 +381,13 @@ def test_a_row_far_out_gets_zeros_or_a_sentence():
         RandomFeatures("softmax", feature_map="trigonometric", **given).fit(X).transform(far)
 
 
+def test_features_of_single_precision_far_from_zero_estimate_the_kernel():
+    far = (X + 1e4).astype(np.float32)
+    f = RandomFeatures(gamma=0.3, n_components=512, random_state=0).fit(far).transform(far)
+    assert f.dtype == np.float32
+    np.testing.assert_allclose((f * f).sum(1), 1, atol=1e-3)
+
+
 @pytest.mark.parametrize(("n", "width"), [(1, 256), (500, 256), (4000, 1024), (36_000, 2048), (10**7, 2048)])
 def test_the_width_follows_the_rows(n, width):
     assert width_of(n) == width

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import dask
 import dask.array as da
 import numpy as np
@@ -107,6 +109,7 @@ def test_auto_is_direct_on_narrow_maps_only(monkeypatch):
     monkeypatch.setattr("hrf.learn.linear_models._DIRECT_WIDTH", 63)
     assert KernelRidge(**FIXED, n_features=64).fit(X, Y).sums_ is None
     assert KernelRidge(**FIXED, n_features=64).partial_fit(X, Y).sums_ is not None
+    assert KernelRidge(**FIXED, n_features=64, alpha=0).fit(X, Y).sums_ is not None
 
 
 def test_products_in_single_precision_change_little(monkeypatch):
@@ -182,10 +185,65 @@ def test_bends_are_derivatives_of_slopes(name, k):
 def test_wide_classifiers_in_single_precision(monkeypatch):
     y = np.where(X[:, 0] > 1, "yes", "no")
     expected = KernelClassifier(**FIXED, n_features=64).fit(X, y).decision_function(X)
-    monkeypatch.setattr("hrf.learn.classifier.SINGLE_WIDTH", 1)
+    monkeypatch.setattr("hrf.learn.linear_models.SINGLE_WIDTH", 1)
     monkeypatch.setattr(newton, "_SKETCHED_ROWS", 40)
     found = KernelClassifier(**FIXED, n_features=64).fit(X, y).decision_function(X)
     np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
+@pytest.mark.parametrize("n_features", [512, 600])
+def test_equal_rows_leave_a_factor(n_features):
+    """Products of equal rows in float32 make a matrix that is indefinite by more than the least penalty."""
+    given = {"gamma": 0.3, "n_features": n_features, "alpha": 1e-6, "random_state": 0}
+    model = KernelClassifier(**given).fit(np.ones((700, 4)), np.arange(700) % 7 == 0)
+    np.testing.assert_allclose(model.predict_proba(np.ones((1, 4))), [[6 / 7, 1 / 7]], atol=1e-3)
+
+
+def test_landmarks_with_a_tiny_penalty_are_not_in_single_precision(monkeypatch):
+    y, given = X[:, 0] > 1, FIXED | {"feature_map": "landmarks", "n_features": 300, "alpha": 1e-6}
+    expected = KernelClassifier(**given).fit(X, y).predict_proba(X)
+    monkeypatch.setattr("hrf.learn.linear_models.SINGLE_WIDTH", 1)
+    found = KernelClassifier(**given).fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["direct", "iterative"])
+@pytest.mark.parametrize("feature_map", ["trigonometric", "landmarks"])
+def test_rows_far_from_zero_in_single_precision(solver, feature_map, monkeypatch):
+    """‖x‖²/2 is added and subtracted: float32 would lose what is in between."""
+    given = FIXED | {"feature_map": feature_map, "n_features": 64, "solver": solver}
+    expected = KernelRidge(**given).fit(X, Y).score(X, Y)
+    monkeypatch.setattr("hrf.learn.linear_models.SINGLE_WIDTH", 1)
+    far = X + 1e5
+    assert KernelRidge(**given).fit(far, Y).score(far, Y) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("size", [2.0**-200, 2.0**150, 2.0**600])
+def test_targets_of_any_size_in_single_precision(size, monkeypatch):
+    monkeypatch.setattr("hrf.learn.linear_models.SINGLE_WIDTH", 1)
+    model = KernelRidge(**FIXED | ITERATIVE)
+    expected = clone(model).fit(X, Y).predict(X)
+    np.testing.assert_array_equal(model.fit(X, size * Y).predict(X), size * expected)
+
+
+@pytest.mark.parametrize("alpha", [np.float32(0.5), np.int64(1)])
+def test_penalties_of_numpy_are_numbers(alpha):
+    given = FIXED | {"n_features": 32}
+    found, expected = (KernelRidge(alpha=a, **given).fit(X, Y).predict(X) for a in (alpha, float(alpha)))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_steps_of_classifiers_leave_the_kept_rows_at_home():
+    model = KernelClassifier(**FIXED, n_features=32).fit(X, X[:, 0] > 1)
+    with_rows = clone(model).fit(np.tile(X, (9, 1)), np.tile(X[:, 0] > 1, 9))
+    sizes = [len(pickle.dumps(one._problem([]))) for one in (model, with_rows)]
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+def test_weights_of_zero_on_dask_are_said():
+    lazy, y, nothing = (da.from_array(u) for u in (X, X[:, 0] > 1, np.zeros(ROWS)))
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="is 0 for all rows"):
+        KernelClassifier(**FIXED).fit(lazy, y, sample_weight=nothing)
 
 
 # γ and penalty from a sample.

@@ -273,7 +273,10 @@ def test_advice_sorts_filters_and_follows_the_budget(visit, reports):
     view, advice = visit(reports["one"].as_uri()), reports["advice"]
     names = view.locator("#live table tbody tr th")
     assert names.all_inner_texts() == [c.name for c in [*advice.ranking, *advice.beyond]]
+    chosen = view.locator("#live tr.chosen th")
+    assert chosen.inner_text() == advice.ranking[0].name
     view.get_by_role("button", name="FLOPs", exact=True).click()
+    assert chosen.inner_text() == advice.ranking[0].name
     cheapest = min([*advice.ranking, *advice.beyond], key=lambda c: c.flops)
     assert names.first.inner_text() == cheapest.name
     view.get_by_role("button", name="FLOPs", exact=True).click()

@@ -18,8 +18,6 @@ interface Candidate {
   error: number;
   low: number;
   high: number;
-  /** What the ranking goes by. */
-  score: number;
   predicted: number | null;
   ranked: boolean;
   note: string;

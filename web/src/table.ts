@@ -17,6 +17,7 @@ export class Table<Row> {
   private readonly body = h("tbody");
   private by: { column: number; down: boolean } | null = null;
   private rows: Row[] = [];
+  private chosen: Row | undefined;
 
   constructor(
     private readonly columns: Column<Row>[],
@@ -32,7 +33,7 @@ export class Table<Row> {
 
   /** Show these rows: in their order, until a column is sorted by. */
   show(rows: Row[], chosen?: Row): void {
-    this.rows = rows;
+    [this.rows, this.chosen] = [rows, chosen];
     this.head.replaceChildren(...this.columns.map((column, place) => this.heading(column, place)));
     this.body.replaceChildren(...this.sorted().map((row) => this.row(row, row === chosen)));
   }
@@ -44,7 +45,7 @@ export class Table<Row> {
     const sort: Record<string, string> = own ? { "aria-sort": own.down ? "descending" : "ascending" } : {};
     const click = () => {
       this.by = { column: place, down: own ? !own.down : false };
-      this.show(this.rows);
+      this.show(this.rows, this.chosen);
       this.head.children[place].querySelector("button")?.focus();
     };
     return h("th", { ...attributes, ...sort }, h("button", { type: "button", click }, column.name));

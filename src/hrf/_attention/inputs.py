@@ -337,9 +337,10 @@ class Packing:
         starts = cu_seqlens.cpu() if self._starts is None else self._starts
         if can_look(starts):
             check_starts(starts, length)
-            if max_seqlen is not None and int(starts.diff().max()) > max_seqlen:
+            longest = int(starts.diff().max()) if len(starts) > 1 else 0
+            if max_seqlen is not None and longest > max_seqlen:
                 raise ValueError(
-                    f"max_seqlen is {max_seqlen}; expected at least {int(starts.diff().max())}, the longest length"
+                    f"max_seqlen is {max_seqlen}; expected at least {longest}, the longest length"
                 )
         self._batches = (
             list(_batches(starts)) if max_seqlen is None else [_padded(starts, max_seqlen)] * (length > 0)

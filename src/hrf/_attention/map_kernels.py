@@ -1,6 +1,6 @@
 """Which kernels serve a call with a map: those of Triton on an accelerator, the compiled core on a CPU, or none.
 
-Triton comes with builds of PyTorch for accelerators; without it PyTorch's operations serve.
+Triton comes with builds of PyTorch for accelerators; without one of version 3.5 or later PyTorch's operations serve.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["accelerated", "kernels_for"]
 
+_OLDEST = 3, 5  # as the extra ``gpu``
+
 # Tests set it, to run kernels in Triton's interpreter on tensors of the CPU.
 ON_CPU = False
 
 
 @cache
 def _is_installed() -> bool:
-    return find_spec("triton") is not None
+    """Whether there is a Triton whose loops take the options of the kernels; PyTorch 2.7 and 2.8 bring older ones."""
+    if find_spec("triton") is None:
+        return False
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2])) >= _OLDEST
 
 
 def accelerated(call: Call, query: Tensor, key: Tensor, value: Tensor) -> TritonMaps | None:

@@ -283,10 +283,13 @@ def advise_heads(
         **options: other arguments of `advise`.
     """
     given = {"queries": queries, "keys": keys} | ({} if values is None else {"values": values})
-    sizes = {name: tuple(u.shape) for name, u in given.items()}
-    if any(len(size) != 3 for size in sizes.values()) or len({size[0] for size in sizes.values()}) != 1:
+    sizes = {name: tuple(np.shape(u)) for name, u in given.items()}
+    numbers = {size[0] for size in sizes.values() if len(size) == 3}
+    if any(len(size) != 3 for size in sizes.values()) or len(numbers) != 1 or not all(numbers):
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ValueError(f"the shapes are {listed}; expected (heads, N, d), with the same number of heads")
+        raise ValueError(
+            f"the shapes are {listed}; expected (heads, N, d), with the same number of heads, one or more"
+        )
     heads = [tuple(u[head] for u in given.values()) for head in range(len(queries))]
 
     def of_head(head: int) -> Progress | None:

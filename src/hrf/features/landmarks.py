@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dtrtri
 from torch import Generator, Tensor
 from typing_extensions import Self, override
 
-from hrf.checks import check_count, generator_of
+from hrf.checks import check_count, generator_of, not_finite
 from hrf.features import flops
 from hrf.features.base import FeatureMap, Side
 from hrf.features.flops import Flops
@@ -60,6 +60,8 @@ class Landmarks(FeatureMap):
         if not isinstance(points, Tensor) or not points.is_floating_point() or points.ndim not in (2, 3):
             received = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
             raise ValueError(f"points is {received}; expected a real tensor (m, d), or (H, m, d) with heads")
+        if not points.numel():
+            raise ValueError(f"points is {tuple(points.shape)}; expected one landmark and one column or more")
         if not points.is_meta and not points.isfinite().all():
             raise ValueError("points has values that are NaN or infinite; expected finite values")
         points = points.detach().to(torch.get_default_dtype()).clone()
@@ -90,6 +92,14 @@ class Landmarks(FeatureMap):
         """
         if choice not in _CHOICES:
             raise ValueError(f"choice is {choice!r}; expected one of {', '.join(get_args(LandmarkChoice))}")
+        if (
+            not isinstance(rows, Tensor)
+            or rows.ndim != 2
+            or not len(rows)
+            or (not rows.is_meta and not_finite(rows))
+        ):
+            received = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise ValueError(f"rows is {received}; expected a tensor (N, d) of finite numbers with N ≥ 1")
         n = min(check_count("n_landmarks", n_landmarks), len(rows))
         return cls(rows[_CHOICES[choice](rows, n, generator_of(generator, seed))])
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from operator import add
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
@@ -27,7 +28,7 @@ from hrf.advice.kernel_advisor import KernelName
 from hrf.checks import check_count, check_positive
 from hrf.features.base import FeatureMap
 from hrf.learn.linear_models import FeatureModel, linear_step
-from hrf.learn.newton import SINGLE_WIDTH, LinearProblem, Loss, loss_gradient, minimise
+from hrf.learn.newton import LinearProblem, Loss, count_rows, loss_gradient, minimise
 from hrf.learn.random_features import seed_of
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
 from hrf.projections import ProjectionKind
@@ -159,11 +160,11 @@ def kept_per_class(n_columns: int, n_classes: int) -> int:
 
 
 def keep(
-    codes_of: Callable[[Array], Array], n_classes: int, most: int, seeds: list[int], block: Block
+    codes_by: Callable[[Array], Array], n_classes: int, most: int, seeds: list[int], block: Block
 ) -> KeptRows:
     """Step of `Rows`: the kept rows of a block; keys depend on the seeds and on the block."""
     weight = np.ones(len(block.x)) if block.weight is None else block.weight
-    codes = codes_of(block.y)
+    codes = codes_by(block.y)
     totals = np.bincount(codes, weight, minlength=n_classes)
     key = np.random.default_rng([*seeds, crc32(block.x.tobytes())]).random(len(weight))
     there = weight > 0
@@ -225,6 +226,8 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         """Learn from rows ``X (N, d)``, their classes y ``(N,)`` and weights ``(N,)``."""
         rows = self._rows(X, y, sample_weight, reset=True)
         self.classes_ = rows.reduce(_classes, _union)
+        if not len(self.classes_):
+            raise ValueError("sample_weight is 0 for all rows; expected at least one non-zero number")
         if len(self.classes_) < 2:
             raise ValueError(f"the targets have 1 class, {self.classes_[0]!r}; expected 2 or more classes")
         self._begin(rows)
@@ -277,23 +280,24 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
     def _add(self, rows: Rows) -> None:
         kept = KeptRows(*self.kept_) if self.kept_ else None
         tables = [rows] if kept is None else [self._table(kept), rows]
-        self.weights_ = self._minimised(tables)
+        problem = self._problem(tables)
+        self.weights_ = self._minimised(problem, tables)
         self.coef_, self.intercept_ = self.weights_[:-1], self.weights_[-1]
         most = kept_per_class(rows.n_features, len(self.classes_))
         draw = partial(
-            keep, self.codes, len(self.classes_), most, [seed_of(self.random_state), self._n_seen(kept)]
+            keep, self._codes, len(self.classes_), most, [seed_of(self.random_state), self._n_seen(kept)]
         )
         new = rows.reduce(draw, partial(KeptRows.plus, most=most))
         kept = new if kept is None else kept.plus(new, most)
         if kept.thinned:
-            loss = loss_gradient(self._problem, [self._table(kept)], self.weights_)
+            loss = loss_gradient(problem, [self._table(kept)], self.weights_)
             self.pull_ = -loss - self.penalty_ * self.weights_
         self.kept_ = list(kept)
 
-    def _minimised(self, tables: list[Rows]) -> Array:
+    def _minimised(self, problem: LinearProblem, tables: list[Rows]) -> Array:
         """Return the weights with the least loss of the tables, penalty and linear term."""
         found = minimise(
-            self._problem,
+            problem,
             tables,
             self.weights_,
             self.penalty_,
@@ -309,10 +313,16 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
             warnings.warn(message, ConvergenceWarning, stacklevel=4)
         return found.weights
 
+    def _problem(self, tables: list[Rows]) -> LinearProblem:
+        loss, n_rows = loss_of(self.loss), 0.0
+        if self.features_.feature_map_.whitening is not None and self._dtype(self.alpha, 0.0) == np.float32:
+            n_rows = sum(rows.reduce(count_rows, add) for rows in tables)
+        return LinearProblem(loss, self._codes, self.features_, self._dtype(self.alpha, loss.bound * n_rows))
+
     @property
-    def _problem(self) -> LinearProblem:
-        dtype = np.float64 if self.features_.width < SINGLE_WIDTH else np.float32
-        return LinearProblem(loss_of(self.loss), self.codes, self.features_, dtype)
+    def _codes(self) -> Callable[[Array], Array]:
+        """The step that turns targets into places of classes, without the model, whose kept rows may be many."""
+        return partial(codes_of, self.classes_)
 
     def _table(self, kept: KeptRows) -> Rows:
         return ArrayRows(kept.x, self.classes_[kept.codes], kept.scaled_weight, width=self.features_.width)
@@ -325,14 +335,13 @@ class KernelClassifier(ClassifierMixin, FeatureModel):
         places = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(1)
         return self.classes_[places]
 
-    def codes(self, y: Array) -> Array:
-        """Return the places of classes in `classes_`; refuse a class that is not there."""
-        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        if len(unknown := np.unique(y[self.classes_[codes] != y])):
-            raise ValueError(
-                f"y has the class {unknown[0]!r}; expected one of {', '.join(map(repr, self.classes_))}"
-            )
-        return codes
+
+def codes_of(classes: Array, y: Array) -> Array:
+    """Return the places of targets among the classes, sorted; refuse a class that is not there."""
+    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    if len(unknown := np.unique(y[classes[codes] != y])):
+        raise ValueError(f"y has the class {unknown[0]!r}; expected one of {', '.join(map(repr, classes))}")
+    return codes
 
 
 def _classes(block: Block) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -108,6 +109,11 @@ class FeatureModel(Saved, BaseEstimator):
         }
         return RandomFeatures(**arguments | changes)
 
+    def _dtype(self, penalty: float, n_rows: float) -> Any:
+        """Return the precision of products: float32 where its rounding is small beside the penalty."""
+        least = max(_SINGLE_PENALTY, _SAFE * n_rows * self.features_.single_noise())
+        return np.float32 if self.features_.width >= SINGLE_WIDTH and penalty >= least else np.float64
+
     def _numbers(self, y: Array) -> Array:
         """Turn targets into numbers ``(n, k)`` to choose a map by."""
         return as_columns(y).astype(np.float64)
@@ -149,7 +155,7 @@ def row_sums(
 ) -> Sums:
     """Step of `Rows`: normal equations of a block, with targets turned into numbers unless they are left out."""
     y = None if numbers is None else numbers(block.y)
-    return Sums.of(block._replace(x=features.block(block.x.astype(dtype, copy=False)), y=y))
+    return Sums.of(block._replace(x=features.block(block.x, dtype), y=y))
 
 
 # `KernelRidge`: ridge regression on features, by the normal equations or by conjugate gradients.
@@ -179,7 +185,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     Up to 2,048 features (1,024 landmarks), sums of D² + Dk numbers are all that is kept of the rows, so that memory
     does not depend on how many there are. `fit` on wider maps takes conjugate gradients (`hrf.learn.newton`): memory
     of a few vectors and time in proportion to rows × features. Products of 512 features or more are taken in float32
-    and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, that rounding would count.
+    and summed in float64, unless α is so small, below 10⁻⁴ or what whitening makes of it, or rows are so long that
+    rounding would count.
 
     Args:
         alpha: the penalty α, or ``"auto"`` for the best of twelve on held-out rows of a sample.
@@ -243,7 +250,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         return rows.map(partial(linear_step, self.features_, self.coef_, self.intercept_))
 
     def _begin(self, rows: Rows) -> None:
-        if self.alpha != "auto" and not (isinstance(self.alpha, int | float) and self.alpha >= 0):
+        if self.alpha != "auto" and not (isinstance(self.alpha, Real) and self.alpha >= 0):
             raise ValueError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'auto'")
         if self.solver not in get_args(Solver):
             raise ValueError(f"solver is {self.solver!r}; expected one of {', '.join(get_args(Solver))}")
@@ -284,30 +291,25 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
     def _whole(self, rows: Rows) -> None:
         whitened = self.features_.feature_map_.whitening is not None
         wide = self.features_.width > (_DIRECT_WHITENED if whitened else _DIRECT_WIDTH)
-        if self.solver == "direct" or (self.solver == "auto" and not wide):
+        if self.solver == "direct" or (self.solver == "auto" and not (wide and self.alpha_)):
             self._add(rows)
             return
         if not self.alpha_:
             raise ValueError("alpha is 0; expected a positive penalty for conjugate gradients")
-        width, (n_rows, total) = (
-            self.features_.width,
-            rows.reduce(partial(_target_sums, self._numbers), _added),
-        )
-        start = np.vstack([np.zeros((width, len(total))), total / n_rows])
+        width = self.features_.width
+        n_rows, total, largest = rows.reduce(partial(_target_sums, self._numbers), _added)
+        unit = float(np.ldexp(1.0, np.frexp(largest)[1] - 1))  # a power of two, so that targets fit float32
+        start = np.vstack([np.zeros((width, len(total))), total / unit / n_rows])
         penalty = np.append(np.full(width, self.alpha_), 0.0)[:, None]
-        problem = LinearProblem(SQUARED, self._numbers, self.features_, self._dtype(n_rows))
-        found = minimise(
+        numbers = partial(_in_units, self._numbers, unit)
+        problem = LinearProblem(SQUARED, numbers, self.features_, self._dtype(self.alpha_, n_rows))
+        best = minimise(
             problem, [rows], start, penalty, tol=self.tol, max_steps=1, seed=seed_of(self.random_state)
         )
-        if not found.converged:
+        if not best.converged:
             message = f"conjugate gradients did not reach tol={self.tol}; expected a larger tol or alpha"
             warnings.warn(message, ConvergenceWarning, stacklevel=4)
-        self._set(found.weights[:-1], found.weights[-1])
-
-    def _dtype(self, n_rows: float) -> Any:
-        """Return the precision of products: float32 where its rounding is small beside the penalty."""
-        least = max(_SINGLE_PENALTY, _SAFE * n_rows * self.features_.single_noise())
-        return np.float32 if self.features_.width >= SINGLE_WIDTH and self.alpha_ >= least else np.float64
+        self._set(unit * best.weights[:-1], unit * best.weights[-1])
 
     def _set(self, coef: Array, intercept: Any) -> None:
         self.coef_: Array
@@ -315,8 +317,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, WeightedModel):
         self.coef_, self.intercept_ = (coef[:, 0], intercept[0]) if self.flat_ else (coef, intercept)
 
     def _add(self, rows: Rows) -> None:
-        if (dtype := self._dtype(0.0)) == np.float32 and self.features_.feature_map_.whitening is not None:
-            dtype = self._dtype(rows.reduce(partial(_target_sums, self._numbers), _added)[0])
+        n_rows = 0.0
+        if self.features_.feature_map_.whitening is not None and self._dtype(self.alpha_, 0.0) == np.float32:
+            n_rows = rows.reduce(partial(_target_sums, self._numbers), _added)[0]
+        dtype = self._dtype(self.alpha_, n_rows)
         sums = rows.reduce(partial(row_sums, self.features_, self._numbers, dtype=dtype), Sums.plus)
         if self.sums_ is not None and len(sums.targets) != len(self.sums_.targets):
             raise ValueError(
@@ -336,20 +340,27 @@ def _path(
     centred, n = sums.centred(), sums.n_rows
     spectrum = Spectrum.of(centred.gram)
     right = spectrum.vectors.T @ centred.cross
-    rotated = (features.block(held.x.astype(np.float64)) - sums.features / n) @ spectrum.vectors
+    rotated = (features.block(held.x, np.float64) - sums.features / n) @ spectrum.vectors
     for penalty in penalties:
         shifted = spectrum.values + max(penalty, np.finfo(np.float64).eps * float(spectrum.values[-1]))
         residual = rotated @ (right / shifted[:, None]) + sums.targets / n - numbers(held.y)
         yield float(penalty), float(held.weighted(np.square(residual)).sum())
 
 
-def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array]:
-    """Step of `Rows`: number of rows and sum of their targets."""
-    return block.n_rows, block.weighted(numbers(block.y)).sum(0)
+def _target_sums(numbers: Callable[[Array], Array], block: Block) -> tuple[float, Array, float]:
+    """Step of `Rows`: number of rows, sum of their targets, and the largest target without its sign."""
+    y = numbers(block.y)
+    return block.n_rows, block.weighted(y).sum(0), float(np.abs(y).max())
 
 
-def _added(first: tuple[float, Array], second: tuple[float, Array]) -> tuple[float, Array]:
-    return first[0] + second[0], first[1] + second[1]
+def _added(
+    first: tuple[float, Array, float], second: tuple[float, Array, float]
+) -> tuple[float, Array, float]:
+    return first[0] + second[0], first[1] + second[1], max(first[2], second[2])
+
+
+def _in_units(numbers: Callable[[Array], Array], unit: float, y: Array) -> Array:
+    return numbers(y) / unit
 
 
 def linear_step(features: RandomFeatures, coef: Array, intercept: Any, x: Array) -> Array:

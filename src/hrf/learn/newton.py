@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "Loss",
     "Minimum",
     "conjugate_gradients",
+    "count_rows",
     "loss_gradient",
     "minimise",
 ]
@@ -41,6 +43,7 @@ SINGLE_WIDTH = 512  # from which products are taken in float32
 _LEAST_SHARE = {True: 3e-7, False: 1e-5}  # of the trace, by whether there are as many rows as columns
 _INNER = 200  # most passes per Newton step
 _HALVINGS = 30
+_ENLARGED = 8  # most tries to factorise, each with ten times the penalty
 
 
 class Loss(NamedTuple):
@@ -80,8 +83,7 @@ class LinearProblem(NamedTuple):
 
     def unwhitened(self, x: Array) -> Array:
         """Return features of rows, up to their whitening, in the precision of the problem."""
-        x = x.astype(self.dtype, copy=False)
-        return x if self.features is None else self.features.unwhitened(x)
+        return x if self.features is None else self.features.unwhitened(x, self.dtype)
 
 
 class Minimum(NamedTuple):
@@ -229,13 +231,9 @@ class Sketch(NamedTuple):
         share = _LEAST_SHARE[len(f) >= f.shape[1]]
         filled = np.maximum(np.where(penalty > 0, penalty, penalty.max()), share * float(np.vdot(f, f)))
         if len(f) >= f.shape[1]:
-            gram = (f.T @ f).astype(np.float64)
-            gram.flat[:: len(gram) + 1] += filled[:, 0]
-            return cls(cholesky(gram, lower=True, overwrite_a=True, check_finite=False), None, 1 / filled)
+            return cls(_factor((f.T @ f).astype(np.float64), filled[:, 0]), None, 1 / filled)
         root = f / np.sqrt(filled[:, 0]).astype(f.dtype)
-        gram = (root @ root.T).astype(np.float64)
-        gram.flat[:: len(gram) + 1] += 1.0
-        return cls(cholesky(gram, lower=True, overwrite_a=True, check_finite=False), f, 1 / filled)
+        return cls(_factor((root @ root.T).astype(np.float64), np.ones(len(f))), f, 1 / filled)
 
     def solve(self, right: Array) -> Array:
         """Return P⁻¹ times ``(D + 1, k)``."""
@@ -251,25 +249,33 @@ class Sketch(NamedTuple):
         return float(np.sqrt(max((gradient * self.solve(gradient)).sum(), 0.0)))
 
 
+def _factor(gram: Array, added: Array) -> Array:
+    """Return the Cholesky factor of G + diag(p), with a larger p where rounding of float32 made G indefinite."""
+    for _ in range(_ENLARGED):
+        shifted = gram.copy()
+        shifted.flat[:: len(gram) + 1] += added
+        try:
+            return cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:  # equal rows: errors of their products do not cancel
+            added = 10 * added
+    raise np.linalg.LinAlgError(f"the features of the rows have no finite products: {gram.trace():g} in all")
+
+
 def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> Array:
     assert problem.features is not None
     sample = rows.sample(most, seed)
-    total, found = rows.reduce(_n_rows, _sum), sample.n_rows
-    single = problem.features.width >= SINGLE_WIDTH
-    x = sample.x.astype(np.float32 if single else problem.dtype, copy=False)
-    f = np.ones((len(x), problem.features.width + 1), x.dtype)
-    f[:, :-1] = problem.features.block(x)
+    total, found = rows.reduce(count_rows, add), sample.n_rows
+    dtype = np.float32 if problem.features.width >= SINGLE_WIDTH else problem.dtype
+    f = np.ones((len(sample.x), problem.features.width + 1), dtype)
+    f[:, :-1] = problem.features.block(sample.x, dtype)
     weight = np.ones(len(f)) if sample.weight is None else sample.weight
     f *= np.sqrt(problem.loss.bound * total / found * weight).astype(f.dtype)[:, None]
     return f
 
 
-def _n_rows(block: Block) -> float:
+def count_rows(block: Block) -> float:
+    """Step of `Rows`: number of rows, each counted with its weight."""
     return block.n_rows
-
-
-def _sum(first: float, second: float) -> float:
-    return first + second
 
 
 # Passes over the rows.

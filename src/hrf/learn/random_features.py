@@ -24,6 +24,7 @@ from hrf.features.base import FeatureMap
 from hrf.features.gaussian import GaussianKernel
 from hrf.learn.rows import DTYPES, Array, ArrayRows, Block, Rows, as_columns, check_weights
 from hrf.learn.storage import Saved
+from hrf.numerics import Features, half_square
 from hrf.projections import ProjectionKind
 
 __all__ = ["RandomFeatures", "rows_of", "seed_of"]
@@ -71,6 +72,7 @@ _SAMPLED = 6144  # rows that maps are chosen by and fitted to
 _SAMPLED_NUMBERS = 1 << 26  # the most numbers in them: 512 MB in float64
 _WIDTHS = 256, 2048  # that "auto" stays between
 _PAIRED = 256  # rows on each side of the pairs that errors are measured on
+_LONG = 1e3  # times the rounding of float32 is an error of 10⁻⁴ in features
 _MOST_CLASSES = 100  # whole numbers with more values than this are amounts, not classes
 
 
@@ -153,15 +155,13 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         rows.width = self.width
         return rows.map(self.block)
 
-    def block(self, x: Array) -> Array:
-        """Map the checked rows of one block, ``(n, d) -> (n, D)``."""
-        with torch.no_grad():
-            return plain_features(self.feature_map_, self._scaled(x)).numpy()
+    def block(self, x: Array, dtype: Any = None) -> Array:
+        """Map the checked rows of one block, ``(n, d) -> (n, D)``, in their precision or in ``dtype``."""
+        return self._mapped(x, dtype, self.feature_map_.scaled_queries)
 
-    def unwhitened(self, x: Array) -> Array:
+    def unwhitened(self, x: Array, dtype: Any = None) -> Array:
         """Do as `block`, but for the whitening of the map, ``(n, d) -> (n, m)``."""
-        with torch.no_grad():
-            return plain_features(self.feature_map_, self._scaled(x), self.feature_map_.unwhitened).numpy()
+        return self._mapped(x, dtype, self.feature_map_.unwhitened)
 
     def unwhitened_weights(self, coef: Array) -> Array:
         """Return weights for `unwhitened` that do what ``coef (D, k)`` does for `block`."""
@@ -185,8 +185,15 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
             return 0.0
         return float(np.finfo(np.float32).eps ** 2 * whitening.square().sum() / len(whitening))
 
-    def _scaled(self, x: Array) -> Tensor:
-        return torch.from_numpy(x * x.dtype.type(self.scale_))
+    def _mapped(self, x: Array, dtype: Any, scaled: Callable[[Tensor], Features]) -> Array:
+        """Map rows; in float64 where float32 has no room for ‖x‖²/2, which Gaussian maps add and subtract."""
+        wanted = x.dtype if dtype is None else np.dtype(dtype)
+        rows = torch.from_numpy(x * x.dtype.type(self.scale_))
+        long = rows.numel() > 0 and not float(half_square(rows).amax()) <= _LONG
+        single = wanted == np.float32 and not long
+        with torch.no_grad():
+            found = plain_features(self.feature_map_, rows.float() if single else rows.double(), scaled)
+        return found.numpy().astype(wanted, copy=False)
 
     @property
     def _n_features_out(self) -> int:

@@ -36,3 +36,16 @@ def test_it_is_what_a_cpu_computes_without_tolerance(seed):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert report.exact_share == 1
     assert report.predicted_error == 0
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradients_do_not_meet_padding(is_causal, monkeypatch):
+    """Queries of padding may hold anything; an accelerator is not read, so nothing refuses them."""
+    monkeypatch.setattr("hrf._attention.summarised.engine.can_look", lambda _: False)
+    tokens, padding = torch.randn(3, 1, 2, 30, 8), torch.arange(30)[None] >= 25
+    tokens[0, :, :, 25:] = torch.nan
+    tokens = [u.clone().requires_grad_() for u in tokens]
+    masks = {"query_padding_mask": padding, "key_padding_mask": None}
+    out = _elsewhere(check(*tokens, None, paired=False, **masks), None, is_causal=is_causal)
+    for grad in torch.autograd.grad(out.sum(), tokens):
+        assert grad.isfinite().all()

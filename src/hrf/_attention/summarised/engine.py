@@ -208,9 +208,10 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         return _exactly(inputs, is_causal=True)
     real = _present(None if inputs.ignore is None else ~inputs.ignore, batch, n_keys, inputs.key.device)
     own = real[:, n_keys - length :]
+    seen = own if inputs.present is None else own & inputs.present
     x, y, v = (
         _without_padding(u.to(inputs.dtype), mask)
-        for u, mask in zip(inputs[:3], (own, real, real), strict=True)
+        for u, mask in zip(inputs[:3], (seen, real, real), strict=True)
     )
     rows, order = _without_holes(x, y, v, own, real)
     flat = Heads(rows.x.flatten(0, 1), rows.y.flatten(0, 1), rows.v, own, real)
@@ -233,7 +234,6 @@ def _causal(inputs: Inputs, method: SummarisedAttention) -> Tensor:
         method.report.add(SummaryCall(blocks, blocks, tolerance, share, error))
     if order is not None:
         output = torch.zeros_like(output).scatter(2, order[:, None, :, None].expand_as(output), output)
-    seen = own if inputs.present is None else own & inputs.present
     return output if bool(seen.all()) else output.masked_fill(~seen[:, None, :, None], 0)
 
 
@@ -255,6 +255,8 @@ def _exactly(inputs: Inputs, *, is_causal: bool) -> Tensor:
     x, y, v = (u.to(inputs.dtype) for u in inputs[:3])
     length, n_keys = x.shape[2], y.shape[2]
     mask, own = None, None
+    if inputs.present is not None:  # gradients meet padding, too
+        x = _without_padding(x, inputs.present)
     if inputs.ignore is not None or (is_causal and 1 < length < n_keys):
         order = torch.ones(length, n_keys, dtype=torch.bool, device=x.device)
         real = _present(None if inputs.ignore is None else ~inputs.ignore, len(x), n_keys, x.device)
