@@ -104,8 +104,11 @@ def test_frames(frame):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"gamma": -1.0}, "gamma is -1.0; expected a positive number or 'scale'"),
-        ({"gamma": "wide"}, "gamma is 'wide'; expected a positive number or 'scale'"),
+        ({"gamma": -1.0}, "gamma is -1.0; expected a positive number, 'scale' or, for KernelRidge, 'auto'"),
+        (
+            {"gamma": "wide"},
+            "gamma is 'wide'; expected a positive number, 'scale' or, for KernelRidge, 'auto'",
+        ),
         ({"feature_map": "cosine"}, "feature_map is 'cosine'; expected 'auto', one of trigonometric, "),
         ({"kernel": "laplace"}, "kernel is 'laplace'; expected 'rbf' or 'softmax'"),
         ({"projection": "random"}, "projection is 'random'; expected one of iid"),

@@ -45,6 +45,20 @@ def test_it_solves_the_normal_equations(model, settings, sketched, monkeypatch):
     assert model.sums_ is None
 
 
+def test_wide_maps_sketch_fewer_rows(model, monkeypatch):
+    found = []
+    rows = newton._sketched_rows
+
+    def recorded(*arguments):
+        found.append(rows(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(newton, "_SKETCHED_NUMBERS", 10_000)
+    monkeypatch.setattr(newton, "_sketched_rows", recorded)
+    check(model, model.fit(X, Y).predict(X), X, Y)
+    assert all(u.size <= 10_000 + len(u) for u in found)
+
+
 def test_targets_in_columns_far_from_zero_and_of_other_precision(model):
     y = np.stack([Y, 1e6 + Y**2], 1)
     check(model, model.fit(X, y).predict(X), X, y)

@@ -38,7 +38,7 @@ __all__ = [
 
 _CHUNK_NUMBERS = 1 << 19  # features at a time: 2 MB in float32
 _HELD_BYTES = 1 << 30
-_SKETCHED_ROWS = 8192
+_SKETCHED_ROWS, _SKETCHED_NUMBERS = 8192, 1 << 29  # at most, both: 2 GB in float32
 SINGLE_WIDTH = 512  # from which products are taken in float32
 _LEAST_SHARE = {True: 3e-7, False: 1e-5}  # of the trace, by whether there are as many rows as columns
 _INNER = 200  # most passes per Newton step
@@ -224,7 +224,8 @@ class Sketch(NamedTuple):
     @classmethod
     def of(cls, problem: LinearProblem, tables: Sequence[Rows], penalty: Array, seed: int) -> Sketch:
         """Sample rows of all tables and factorise."""
-        most = _SKETCHED_ROWS // len(tables)
+        assert problem.features is not None
+        most = max(1, min(_SKETCHED_ROWS, _SKETCHED_NUMBERS // problem.features.width) // len(tables))
         parts = [_sketched_rows(problem, rows, most, seed) for rows in tables]
         f = parts[0] if len(parts) == 1 else np.concatenate(parts)
         # What is smaller than rounding of float32 cannot be told from it.
