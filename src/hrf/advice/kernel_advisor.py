@@ -205,7 +205,7 @@ def advise_kernel(
 
 # A choice costs less than two fits: few rows and features tell maps apart that differ by much.
 _CHOICE_ROWS, _CHOICE_SHARE, _CHOICE_WIDTH, _CHOICE_DRAWS = 2048, 0.25, 256, 2
-# In this order, of which the first is taken whose error is so near the least: landmarks gain most from more features.
+# The first map whose error is near the least is taken, and landmarks, which gain most from more features, come first.
 _CHOSEN: tuple[MapName, ...] = (
     "landmarks",
     "landmarks-k-means++",

@@ -67,7 +67,7 @@ class Loss(NamedTuple):
 
 
 class LinearProblem(NamedTuple):
-    """What is minimised, but for the rows.
+    """A problem without its rows.
 
     Attributes:
         loss: the loss.

@@ -160,7 +160,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saved, B
         return self._mapped(x, dtype, self.feature_map_.scaled_queries)
 
     def unwhitened(self, x: Array, dtype: Any = None) -> Array:
-        """Do as `block`, but for the whitening of the map, ``(n, d) -> (n, m)``."""
+        """Map checked rows to features before whitening, ``(n, d) -> (n, m)``."""
         return self._mapped(x, dtype, self.feature_map_.unwhitened)
 
     def unwhitened_weights(self, coef: Array) -> Array:
