@@ -14,10 +14,10 @@ struct Kept {
     void *factor, *centres, *halves, *pooled;  // of Cells: (H, D, D), (H, D, padded G), (H, padded G), (H,)
     void *means, *extents, *mean_spreads;      // (H, G, D), (H, C, D), (H, C)
     void *summaries, *biases;                  // (H, G, C, D + W), (H, G, C)
-    int32_t *key_order, *firsts;  // (H, keys): position after first_key; (H, G, C + 1): of each cluster in the list
-    int64_t* key_bounds;          // (H, C + 1)
-    int64_t* starts;              // (H · G + 1,): where the exact keys of each cell begin
-    int32_t* exact;               // rows in key_order
+    int32_t* key_order;   // (H, keys): position after first_key
+    int64_t* key_bounds;  // (H, C + 1)
+    int64_t* starts;      // (H · G + 1,): where the exact keys of each cell begin
+    int32_t* exact;       // positions after first_key, from left to right, so that steps read memory in its order
     int64_t levels, key_levels, first_key, n_keys;
 };
 
@@ -61,11 +61,12 @@ void keep_block(const KeepCall& call, Found& found) {
             summarise_for_cells(a, sizes, block, h, cells, start, some, s);
             copy(s.summaries, some * c * row_size, part(kept.summaries, g * c * row_size) + start * c * row_size);
             copy(s.biases, some * c, part(kept.biases, g * c) + start * c);
-            copy(s.firsts, some * (c + 1), kept.firsts + (head * g + start) * (c + 1));
             for (int64_t i = 0; i < some; ++i) {
                 kept.starts[head * g + start + i + 1] = s.sizes[i];
-                parts[head].exact.insert(parts[head].exact.end(), s.lists + i * sizes.n_keys,
-                                         s.lists + i * sizes.n_keys + s.sizes[i]);
+                int32_t *list = s.lists + i * sizes.n_keys, *end = list + s.sizes[i];
+                std::transform(list, end, list, [&](int32_t r) { return h.key_order[r]; });
+                std::sort(list, end);
+                parts[head].exact.insert(parts[head].exact.end(), list, end);
             }
         }
     });
@@ -125,15 +126,17 @@ struct Gathered {
     }
 };
 
-// out = factor · Σ weight · row, over some rows of `width` numbers.
+// out = factor · Σ weight · row, over n rows, a multiple of 4, of `width` numbers: V vectors at a time, from `first` on.
 template <int V, class T>
 int64_t add_rows(const T* weights, const T* const* rows, int64_t n, int64_t first, int64_t width, T factor, T* out) {
-    constexpr int N = lanes<T>;
+    constexpr int N = lanes<T>, CHAINS = 4;  // sums that do not wait for each other
     for (; first + V * N <= width; first += V * N) {
-        vec<T> total[V] = {};
-        for (int64_t j = 0; j < n; ++j)
-            for (int c = 0; c < V; ++c) total[c] += weights[j] * load(rows[j] + first + c * N);
-        for (int c = 0; c < V; ++c) store(out + first + c * N, total[c] * factor);
+        vec<T> total[CHAINS][V] = {};
+        for (int64_t j = 0; j < n; j += CHAINS)
+            for (int i = 0; i < CHAINS; ++i)
+                for (int c = 0; c < V; ++c) total[i][c] += weights[j + i] * load(rows[j + i] + first + c * N);
+        for (int c = 0; c < V; ++c)
+            store(out + first + c * N, (total[0][c] + total[1][c] + (total[2][c] + total[3][c])) * factor);
     }
     return first;
 }
@@ -149,22 +152,16 @@ void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, co
     int32_t cell;
     find_cells(x, 1, d, g, cells, z, own, &cell);
     const T width = width_in(cells, d, g, cell, z);
-    const int32_t *order = kept.key_order + head * kept.n_keys, *firsts = kept.firsts + (head * g + cell) * (c + 1);
-    const int32_t* list = kept.exact + kept.starts[head * g + cell];
+    y += kept.first_key * d, v += kept.first_key * w;
+    const int32_t *order = kept.key_order + head * kept.n_keys, *list = kept.exact + kept.starts[head * g + cell],
+                  *end = kept.exact + kept.starts[head * g + cell + 1];
     const int64_t* bounds = kept.key_bounds + head * (c + 1);
-    const auto add_key = [&](int64_t r) {
-        const int64_t place = kept.first_key + order[r];
-        found.add(T(a.root * LOG2E) * dot(x, y + place * d, d), v + place * w);
-    };
-    const auto fetch_key = [&](int64_t r) {
-        const int64_t place = kept.first_key + order[r];
-        fetch(y + place * d, d), fetch(v + place * w, w);
-    };
-    const int32_t n_exact = firsts[c];
-    for (int32_t j = 0; j < std::min<int64_t>(AHEAD, n_exact); ++j) fetch_key(list[j]);
-    for (int32_t j = 0; j < n_exact; ++j) {
-        if (j + AHEAD < n_exact) fetch_key(list[j + AHEAD]);
-        add_key(list[j]);
+    const auto add_key = [&](int64_t j) { found.add(T(a.root * LOG2E) * dot(x, y + j * d, d), v + j * w); };
+    const auto fetch_key = [&](int64_t j) { fetch(y + j * d, d), fetch(v + j * w, w); };
+    for (const int32_t* j = list; j < std::min(list + AHEAD, end); ++j) fetch_key(*j);
+    for (const int32_t* j = list; j < end; ++j) {
+        if (j + AHEAD < end) fetch_key(j[AHEAD]);
+        add_key(*j);
     }
     found.sum();
     const T *summaries = part(kept.summaries, g * c * row) + cell * c * row,
@@ -192,10 +189,9 @@ void read_kept(const StepCall& a, const Kept& kept, int64_t head, const T* x, co
             found.add(logits[i], summaries + i * row + d);
             continue;
         }
-        int32_t next = firsts[i];
-        for (int64_t r = bounds[i]; r < bounds[i + 1]; ++r) fetch_key(r);
+        for (int64_t r = bounds[i]; r < bounds[i + 1]; ++r) fetch_key(order[r]);
         for (int64_t r = bounds[i]; r < bounds[i + 1]; ++r)
-            next < firsts[i + 1] && list[next] == r ? void(++next) : add_key(r);
+            if (!std::binary_search(list, end, order[r])) add_key(order[r]);
     }
     found.sum();
 }
@@ -249,8 +245,12 @@ void steps_of_row(const StepCall& a, int64_t row, Arena& arena) {
             read_kept(a, a.kept[b], row % heads, x, y, v, z, own, found);
         for (int64_t j = 0; j < found.count; j += lanes<T>)
             store(found.logits + j, exp2<T>(load(found.logits + j) - found.top));
-        const int64_t wide = add_rows<4>(found.logits, found.values, found.count, 0, w, T(1) / found.mass, out);
-        add_rows<1>(found.logits, found.values, found.count, wide, w, T(1) / found.mass, out);
+        int64_t n = found.count, done = 0;
+        for (; n % 4; ++n) found.logits[n] = 0, found.values[n] = found.values[0];
+        const T factor = T(1) / found.mass;
+        done = add_rows<4>(found.logits, found.values, n, done, w, factor, out);
+        done = add_rows<2>(found.logits, found.values, n, done, w, factor, out);
+        add_rows<1>(found.logits, found.values, n, done, w, factor, out);
         if (position % EVERY == 0) {
             const int64_t member = row * a.n_earlier + position / EVERY;
             copy(query, a.own_dim, static_cast<T*>(a.earlier) + member * d);

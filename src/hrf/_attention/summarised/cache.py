@@ -232,7 +232,7 @@ class SummarisedState:
             *(numbers(heads, d, d), numbers(heads, d, wide), numbers(heads, wide), numbers(heads)),
             *(numbers(heads, parts, d), numbers(heads, parts, d), numbers(heads, parts)),
             *(numbers(heads, parts, parts, d + w), numbers(heads, parts, parts)),
-            *(words(heads, n_keys), words(heads, parts, parts + 1), integers(heads, parts + 1), starts),
+            *(words(heads, n_keys), integers(heads, parts + 1), starts),
         ]
         sizes = [base << i for i in range((size // base).bit_length())]
         turns = [self.choices.turns(s, dtype) for s in sizes] if self.choices.rotary is not None else []
