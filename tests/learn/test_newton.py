@@ -213,6 +213,14 @@ def test_equal_rows_leave_a_factor(n_features):
     np.testing.assert_allclose(model.predict_proba(np.ones((1, 4))), [[6 / 7, 1 / 7]], atol=1e-3)
 
 
+def test_a_larger_penalty_factorises_what_rounding_made_indefinite():
+    a = np.random.default_rng(0).normal(size=(9, 4))
+    gram = a @ a.T - 2e-3 * np.eye(9)  # five eigenvalues of −0.002
+    added = np.linspace(1e-4, 2e-4, 9)
+    factor = np.tril(newton._factor(gram.copy(), added))
+    assert np.abs(factor @ factor.T - gram - np.diag(100 * added)).max() < 1e-13 * np.abs(gram).max()
+
+
 def test_landmarks_with_a_tiny_penalty_are_not_in_single_precision(monkeypatch):
     y, given = X[:, 0] > 1, FIXED | {"feature_map": "landmarks", "n_features": 300, "alpha": 1e-6}
     expected = KernelClassifier(**given).fit(X, y).predict_proba(X)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import torch
-from scipy.linalg.lapack import dtrtri
+from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Generator, Tensor
 from typing_extensions import Self, override
 
@@ -108,14 +108,18 @@ class Landmarks(FeatureMap):
         z = (self.points - self.centre).double()
         gram = _gaussian(z, z)
         gram.diagonal(dim1=-2, dim2=-1).add_(_JITTER)
-        root = torch.linalg.cholesky(gram)
         if (
-            root.is_cpu and root.ndim == 2
-        ):  # a third of the operations, in place: the transpose is in LAPACK's order
-            return torch.from_numpy(dtrtri(root.numpy().T, lower=0, overwrite_c=1)[0].T)
-        return torch.linalg.solve_triangular(
-            root, torch.eye(self.feature_dim, dtype=z.dtype, device=z.device), upper=False
-        )
+            gram.is_cpu and gram.ndim == 2
+        ):  # in place, in a third of the operations: transposes are in LAPACK's order
+            root, failed = dpotrf(gram.numpy().T, lower=0, overwrite_a=1)
+            if failed:
+                raise ValueError(
+                    f"the kernel of {len(gram)} landmarks has no Cholesky factor; expected finite points"
+                )
+            return torch.from_numpy(dtrtri(root, lower=0, overwrite_c=1)[0].T)
+        root = torch.linalg.cholesky(gram)
+        unit = torch.eye(self.feature_dim, dtype=z.dtype, device=z.device)
+        return torch.linalg.solve_triangular(root, unit, upper=False)
 
     @property
     @override
@@ -170,9 +174,10 @@ class Landmarks(FeatureMap):
 
 def _gaussian(x: Tensor, z: Tensor) -> Tensor:
     """Return exp(−‖x − z‖²/2): ``(..., L, d), (..., m, d) -> (..., L, m)``."""
-    logs = x @ z.mT - half_square(z).mT
-    logs = logs.sub_(half_square(x)).clamp_(max=0) if not logs.requires_grad else logs - half_square(x)
-    return logs.exp()
+    logs = x @ z.mT
+    if logs.requires_grad:
+        return (logs - half_square(z).mT - half_square(x)).exp()
+    return logs.sub_(half_square(z).mT).sub_(half_square(x)).clamp_(max=0).exp_()
 
 
 # Which rows become landmarks: their places, ``(n,)``.

@@ -20,7 +20,8 @@ from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dpotrf
 
 from hrf.learn.random_features import RandomFeatures
 from hrf.learn.rows import Array, ArrayRows, Block, Rows
@@ -39,6 +40,7 @@ __all__ = [
 _CHUNK_NUMBERS = 1 << 19  # features at a time: 2 MB in float32
 _HELD_BYTES = 1 << 30
 _SKETCHED_ROWS, _SKETCHED_NUMBERS = 8192, 1 << 29  # at most, both: 2 GB in float32
+_SKETCHED_BLOCK = 2048  # rows
 SINGLE_WIDTH = 512  # from which products are taken in float32
 _LEAST_SHARE = {True: 3e-7, False: 1e-5}  # of the trace, by whether there are as many rows as columns
 _INNER = 200  # most passes per Newton step
@@ -212,14 +214,14 @@ class Sketch(NamedTuple):
     p is the penalty, or a small share of tr FᵀF where that is larger; P need only be near the Hessian.
 
     Attributes:
-        factor: Cholesky factor, lower, of P, or of I + F diag(1/p) Fᵀ if F has fewer rows than columns.
-        rows: F in that case, else ``None``.
-        inverse: 1/p.
+        factor: Cholesky factor, lower, of P, or of I + RRᵀ for R = F diag(p)^−½ if F has fewer rows than columns.
+        rows: R in that case, else ``None``.
+        root: p^−½.
     """
 
     factor: Array
     rows: Array | None
-    inverse: Array
+    root: Array
 
     @classmethod
     def of(cls, problem: LinearProblem, tables: Sequence[Rows], penalty: Array, seed: int) -> Sketch:
@@ -231,19 +233,20 @@ class Sketch(NamedTuple):
         # What is smaller than rounding of float32 cannot be told from it.
         share = _LEAST_SHARE[len(f) >= f.shape[1]]
         filled = np.maximum(np.where(penalty > 0, penalty, penalty.max()), share * float(np.vdot(f, f)))
+        root = 1 / np.sqrt(filled)
         if len(f) >= f.shape[1]:
-            return cls(_factor((f.T @ f).astype(np.float64), filled[:, 0]), None, 1 / filled)
-        root = f / np.sqrt(filled[:, 0]).astype(f.dtype)
-        return cls(_factor((root @ root.T).astype(np.float64), np.ones(len(f))), f, 1 / filled)
+            return cls(_factor((f.T @ f).astype(np.float64), filled[:, 0]), None, root)
+        f *= root[:, 0].astype(f.dtype)
+        return cls(_factor((f @ f.T).astype(np.float64), np.ones(len(f))), f, root)
 
     def solve(self, right: Array) -> Array:
         """Return P⁻¹ times ``(D + 1, k)``."""
         if self.rows is None:
             return cho_solve((self.factor, True), right, check_finite=False)
-        scaled = self.inverse * right
+        scaled = self.root * right
         inner = (self.rows @ scaled.astype(self.rows.dtype)).astype(np.float64)
         solved = cho_solve((self.factor, True), inner, check_finite=False).astype(self.rows.dtype)
-        return scaled - self.inverse * (self.rows.T @ solved)
+        return self.root * (scaled - self.rows.T @ solved)
 
     def norm(self, gradient: Array) -> float:
         """Return √(gᵀP⁻¹g)."""
@@ -251,15 +254,23 @@ class Sketch(NamedTuple):
 
 
 def _factor(gram: Array, added: Array) -> Array:
-    """Return the Cholesky factor of G + diag(p), with a larger p where rounding of float32 made G indefinite."""
+    """Return the Cholesky factor of G + diag(p), with a larger p where rounding of float32 made G indefinite.
+
+    The factor takes the place of G.
+    """
+    gram = gram.T  # the same numbers, in LAPACK's order
+    diagonal = gram.diagonal().copy()
     for _ in range(_ENLARGED):
-        shifted = gram.copy()
-        shifted.flat[:: len(gram) + 1] += added
-        try:
-            return cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:  # equal rows: errors of their products do not cancel
-            added = 10 * added
-    raise np.linalg.LinAlgError(f"the features of the rows have no finite products: {gram.trace():g} in all")
+        np.fill_diagonal(gram, diagonal + added)
+        factor, failed = dpotrf(gram, lower=1, clean=0, overwrite_a=1)
+        if not failed:
+            return factor
+        for i in range(len(gram)):  # the triangle above the diagonal is what it was
+            gram[i:, i] = gram[i, i:]
+        added = 10 * added  # equal rows: errors of their products do not cancel
+    raise np.linalg.LinAlgError(
+        f"the features of the rows have no finite products: {diagonal.sum():g} in all"
+    )
 
 
 def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> Array:
@@ -268,7 +279,9 @@ def _sketched_rows(problem: LinearProblem, rows: Rows, most: int, seed: int) -> 
     total, found = rows.reduce(count_rows, add), sample.n_rows
     dtype = np.float32 if problem.features.width >= SINGLE_WIDTH else problem.dtype
     f = np.ones((len(sample.x), problem.features.width + 1), dtype)
-    f[:, :-1] = problem.features.block(sample.x, dtype)
+    for start in range(0, len(f), _SKETCHED_BLOCK):
+        block = slice(start, start + _SKETCHED_BLOCK)
+        f[block, :-1] = problem.features.block(sample.x[block], dtype)
     weight = np.ones(len(f)) if sample.weight is None else sample.weight
     f *= np.sqrt(problem.loss.bound * total / found * weight).astype(f.dtype)[:, None]
     return f
