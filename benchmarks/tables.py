@@ -196,7 +196,9 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "sampling": (RESULTS / "bench.json", sampling),
     },
     Path("docs/gpus.md"): {"gpu model": (RESULTS / "gpu_model.json", partial(of, model_rows))},
-    REPRODUCED / "gpus-details.md": {"gpu compile": (RESULTS / "gpu_compile.json", partial(of, compile_rows))},
+    REPRODUCED / "gpus-details.md": {
+        "gpu compile": (RESULTS / "gpu_compile.json", partial(of, compile_rows))
+    },
     Path("docs/which-map.md"): {"quality": (RESULTS / "attention_quality.json", quality)},
     REPRODUCED / "many-machines-details.md": {
         "ranks": (RESULTS / "distributed.json", partial(of, rank_rows)),
