@@ -1,7 +1,8 @@
 """Write the tables of README.md and of the docs from measured results: ``make readme``.
 
-The results are the JSON files in ``benchmarks/results``, for which ``docs/speed.md`` names the commands, and the files
-that ``hrf reproduce`` writes to ``docs/results``. A table stands on its page between two comments with its name.
+The results are the JSON files in ``benchmarks/results``, for which ``docs/results/README.md`` names the commands, and
+the files that ``hrf reproduce`` writes to ``docs/results``. A table stands on its page between two comments with its
+name.
 """
 
 from __future__ import annotations
@@ -180,11 +181,13 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
     },
     Path("docs/long-prompts.md"): {
         "prompts": (RESULTS / "long_prompts.json", partial(of, prompt_rows)),
-        "perplexity": (RESULTS / "decoder.json", partial(of, perplexity_rows)),
         "passkeys": (RESULTS / "decoder.json", passkeys),
+        "generation": (RESULTS / "decoder.json", partial(of, generation_rows)),
+    },
+    REPRODUCED / "long-prompts-details.md": {
+        "perplexity": (RESULTS / "decoder.json", partial(of, perplexity_rows)),
         "peers": (RESULTS / "decoder.json", partial(of, peer_rows)),
         "steps": (RESULTS / "long_prompts.json", partial(of, partial(prompt_rows, what="step"))),
-        "generation": (RESULTS / "decoder.json", partial(of, generation_rows)),
     },
     REPRODUCED / "speed-details.md": {
         "attention": (RESULTS / "bench.json", attention),
@@ -192,9 +195,9 @@ PAGES: dict[Path, dict[str, tuple[Path, Callable[[dict[str, Any]], str]]]] = {
         "maps": (RESULTS / "bench.json", maps),
         "sampling": (RESULTS / "bench.json", sampling),
     },
-    Path("docs/gpus.md"): {
-        "gpu model": (RESULTS / "gpu_model.json", partial(of, model_rows)),
-        "gpu compile": (RESULTS / "gpu_compile.json", partial(of, compile_rows)),
+    Path("docs/gpus.md"): {"gpu model": (RESULTS / "gpu_model.json", partial(of, model_rows))},
+    REPRODUCED / "gpus-details.md": {
+        "gpu compile": (RESULTS / "gpu_compile.json", partial(of, compile_rows))
     },
     Path("docs/which-map.md"): {"quality": (RESULTS / "attention_quality.json", quality)},
     REPRODUCED / "many-machines-details.md": {

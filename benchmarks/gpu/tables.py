@@ -1,4 +1,4 @@
-"""Rows of the tables of ``docs/gpus.md``, headings first."""
+"""Rows of the tables of the pages on GPUs, headings first."""
 
 from __future__ import annotations
 
