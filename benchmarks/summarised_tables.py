@@ -160,8 +160,9 @@ def generation_rows(result: dict[str, Any]) -> Rows:
 def passkeys(result: dict[str, Any]) -> str:
     """Return a sentence about hidden passkeys."""
     found = result["passkeys"]
+    depths = len({row["depth"] for row in found})
     ours, exact = (sum(row[name] for row in found) for name in ("hrf-summarised", "sdpa"))
     return (
-        f"Of {len(found)} passkeys hidden at {len(found)} depths of 8,192 tokens, exact attention answers {exact}, "
+        f"Of {len(found)} passkeys hidden at {depths} depths of 8,192 tokens, exact attention answers {exact}, "
         f"summarised attention {ours}."
     )

@@ -34,7 +34,7 @@ __all__ = ["PARTS", "main"]
 
 TEXTS = {"wikitext2": "valid", "ptb": "test"}
 LENGTHS, PASSAGES = (2048, 4096, 8192), 4
-DEPTHS, PROMPT = 10, 8192
+DEPTHS, KEYS, PROMPT = 10, 3, 8192
 TIMED, NEW_TOKENS = (2048, 4096, 8192), 32
 BLOCK, STRIDE = 64, 8  # of block-sparse attention
 SHARES = (
@@ -135,11 +135,11 @@ def prompt_with_key(tokenizer: Any, filler: Tensor, depth: float, key: str) -> T
 
 @torch.inference_mode()
 def measure_passkeys() -> list[dict[str, Any]]:
-    """Hide a passkey at ten depths, and let both attentions answer."""
+    """Hide passkeys at ten depths, one per prompt, and let both attentions answer."""
     tokenizer, model = smollm.load()
     filler = smollm.passages(tokenizer, "wikitext2", "valid", 1, PROMPT)[0]
     generator, found = torch.Generator().manual_seed(0), []
-    for i in steps(range(DEPTHS), "passkeys"):
+    for i in steps([*range(DEPTHS)] * KEYS, "passkeys"):
         key = str(int(torch.randint(10_000, 100_000, (1,), generator=generator)))
         prompt = prompt_with_key(tokenizer, filler, i / (DEPTHS - 1), key)
         row: dict[str, Any] = {"depth": i / (DEPTHS - 1), "key": key}

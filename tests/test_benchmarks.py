@@ -248,6 +248,7 @@ def problem(classes: bool = False) -> Split:
     return Split(X[:200], y[:200], X[200:], y[200:], classes)
 
 
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # GPyTorch's own way out
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_learns(name):
     if name.startswith("GPyTorch"):
