@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: time all cases, print tables, write ``bench.json``."""
+"""``python -m benchmarks``: time all cases, print tables, write ``bench.json`` and, for summaries, two more files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 
 MODULES = (maps, attention, sampling, summarised, long_prompts)  # each has CASES, and SETTINGS by group
 CASES = tuple(case for module in MODULES for case in module.CASES)
-THREADS = 2
+THREADS, BENCH = 2, "bench.json"
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -37,7 +37,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks",
         description="Time hrf against its peers and against the hardware, in float32 on two threads.",
         epilog="examples:\n"
-        "  python -m benchmarks                          everything; results/bench.json\n"
+        "  python -m benchmarks                          everything; JSON in results\n"
         "  python -m benchmarks --only positive          some cases, with their baselines\n"
         "  python -m benchmarks --only 'maps/*hybrid'    the same by group and name\n"
         "  python -m benchmarks --only 'attention'       attention of 512 to 16,384 tokens\n"
@@ -45,12 +45,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("results"), help="folder for bench.json (default: %(default)s)"
+        "--out", type=Path, default=Path("results"), help="folder for JSON files (default: %(default)s)"
     )
     parser.add_argument(
         "--only",
         metavar="PATTERN",
-        help="only cases whose group/name contains this; * and ? allowed; bench.json keeps other groups",
+        help="only cases whose group/name contains this; * and ? allowed; files keep other groups",
     )
     parser.add_argument(
         "--rounds", type=int, default=21, metavar="N", help="rounds per case (default: %(default)s)"
@@ -66,7 +66,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(cases: Sequence[Case], rounds: int, out: Path, *, some: bool) -> None:
-    """Time the cases, print the tables and write ``bench.json``, which keeps other groups if only some cases run."""
+    """Time the cases, print the tables and write JSON, which keeps other groups if only some cases run."""
     warnings.filterwarnings("ignore", message="queries and keys have norms")  # times are measured, not errors
     torch.set_num_threads(min(THREADS, os.cpu_count() or 1))
     console = Console()
@@ -100,17 +100,25 @@ def run(cases: Sequence[Case], rounds: int, out: Path, *, some: bool) -> None:
     if growths:
         growth.show(console, growths)
         growth.draw(growths, out / "attention.png")
-    path = out / "bench.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if some and path.exists() else {}
-    run_settings = {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP}
-    result = {
-        "settings": run_settings,
-        "environment": environment,
-        "groups": known.get("groups", {}) | groups,
-        "growth": [growth.as_dict(g) for g in growths] or known.get("growth", []),
-    }
-    write(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
-    console.print(f"Written to {path}", highlight=False)
+    for name in dict.fromkeys(map(file_of, groups)):
+        path = out / name
+        known = json.loads(path.read_text(encoding="utf-8")) if some and path.exists() else {}
+        own = {group: found for group, found in groups.items() if file_of(group) == name}
+        result = {
+            "settings": {"dtype": "float32", "rounds": rounds, "warm_up": runner.WARM_UP},
+            "environment": environment,
+            "groups": known.get("groups", {}) | own,
+        }
+        if name == BENCH:
+            result["growth"] = [growth.as_dict(g) for g in growths] or known.get("growth", [])
+        write(path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+        console.print(f"Written to {path}", highlight=False)
+
+
+def file_of(group: str) -> str:
+    """Return the file that holds the times of a group."""
+    apart = {"summarised.json": summarised, "long_prompts.json": long_prompts}
+    return next((name for name, module in apart.items() if group in module.SETTINGS), BENCH)
 
 
 if __name__ == "__main__":

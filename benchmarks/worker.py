@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 import hrf
-from benchmarks import attention, engines, maps, sampling
+from benchmarks import attention, engines, maps, sampling, summarised
 from benchmarks.cases import Case
 
 __all__ = ["CASES"]
 
 WARM_UP = 2
 CASES: tuple[Case, ...] = tuple(
-    case for module in (maps, attention, sampling, engines) for case in module.CASES if case.own
+    case for module in (maps, attention, sampling, summarised, engines) for case in module.CASES if case.own
 )
 
 

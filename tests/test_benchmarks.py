@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from rich.console import Console
 from torch.nn import functional as F
 
 import hrf
-from benchmarks import attention, compare, minilm, tables, worker
+from benchmarks import __main__ as bench
+from benchmarks import attention, compare, minilm, summarised, tables, worker
 from benchmarks import tuning as tuned
+from benchmarks.cases import Case
 from benchmarks.compare import ROOT, Comparison
 from benchmarks.field import measure as field_measure
 from benchmarks.field import sizes
@@ -417,6 +420,18 @@ def test_explicit_features_are_those_of_the_map():
     for explicit in (attention.explicit(), attention.plain()):
         error = (explicit(query, key, value) - expected).abs()
         assert (error <= 100 * torch.finfo(torch.float32).eps * value.abs().amax()).all()
+
+
+def test_each_file_of_results_keeps_the_groups_that_do_not_run(tmp_path):
+    groups = "maps", summarised.group(1024, 32), summarised.group(4096, 32)
+    cases = [Case(group, group, setup=lambda: partial(torch.zeros, 2), flops=1.0) for group in groups]
+    bench.run(cases[:2], 1, tmp_path, some=False)
+    bench.run(cases[2:], 1, tmp_path, some=True)
+    found = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("*.json")}
+    assert {name: [*result["groups"]] for name, result in found.items()} == {
+        "bench.json": ["maps"],
+        "summarised.json": [*groups[1:]],
+    }
 
 
 @pytest.mark.parametrize("page", tables.PAGES, ids=str)
