@@ -63,7 +63,9 @@ def taken(monkeypatch):
         monkeypatch.setattr(maps, "PROGRAMS", 8)
         monkeypatch.setattr(maps, "PIECE", 10)
         chosen = maps.blocks_for
-        small = lambda *sizes, **kinds: chosen(*sizes, **kinds)._replace(T=SMALL, M=SMALL, few=SMALL)  # noqa: E731
+        small = lambda *sizes, **kinds: chosen(*sizes, **kinds)._replace(
+            T=SMALL, M=SMALL, few=SMALL, pulled=SMALL, SPAN=2
+        )  # noqa: E731
         monkeypatch.setattr(maps, "blocks_for", small)
     for name in ("bidirectional", "bidirectional_backward", "causal", "causal_backward", "step"):
         monkeypatch.setattr(TritonMaps, name, recorded(name, getattr(TritonMaps, name)))
