@@ -206,6 +206,20 @@ def test_random_cases(seed, is_causal, taken):
         check(random_case(random, is_causal=is_causal), taken)
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("kind", "dim"), [("positive", 5), ("positive", 6), ("trigonometric", 5), ("single", 6)]
+)
+def test_scales_that_grow_over_several_blocks(kind, dim, is_causal, taken):
+    """Sums fade when a later key or projection has a larger exponent: two blocks of projections, three of tokens."""
+    random = Random(3)
+    tokens = tokens_of(random, [(1, 2, 36, dim), (1, 1, 36, dim), (1, 1, 36, 5)], 1.0, torch.float32)
+    for u, largest in zip(tokens, (1.5, 3.0), strict=False):
+        u *= torch.linspace(0.2, largest, 36)[:, None] / u.norm(dim=-1, keepdim=True)
+    options = {"is_causal": is_causal, "scale": 1.0}
+    check(Case(make_map(kind, dim, 20, None, random), tokens, options, 3.0), taken)
+
+
 def decode(case: Case, start: int) -> Tensor:
     """Attend to a prompt, then token by token."""
     length, mask = case.tokens[0].shape[2], case.options.get("key_padding_mask")

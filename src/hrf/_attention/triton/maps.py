@@ -314,7 +314,8 @@ class TritonMaps:
         levels = (None, None) if scales is None else (scales.own, scales.tops)
         n_slots = states.shape[1] + keys if causal else 1  # a view of the slots after the first, for keys
         sizes = self._sizes(side, partner.tokens.shape[2], *groups, n_slots)
-        grid, options = (self._rows * self._blocks_of(side),), {"KEYS": keys, "CAUSAL": causal}
+        grid: tuple[int, ...] = (self._rows * self._blocks_of(side),)
+        options: dict[str, Any] = {"KEYS": keys, "CAUSAL": causal}
         for wanted in ((True, False), (False, True)) if keys and causal else ((True, keys),):
             options |= {"TOKENS": wanted[0], "VALUES": wanted[1]}
             options["M"] = self.blocks.pulled if causal and wanted[0] else self.blocks.few

@@ -1,7 +1,8 @@
 """One token of decoding: the state fades and takes the key in, then the queries of all groups read it.
 
-A program has a row, V columns of values and T queries; the first queries' program writes the state. The state goes through it once, M projections at a time; the scale of the
-key, which needs all projections, comes from a first loop over them without the state.
+A program has a row, V columns of values and T queries; that of the first queries writes the state. The state goes
+through it once, M projections at a time. The scale of the key needs all projections: it comes from a first loop over
+them without the state.
 """
 
 # mypy: ignore-errors
@@ -32,14 +33,15 @@ def renew(
     V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Let rows of a state (·, width + 1) fade, add Σ ψ (v, 1)ᵀ, write and return them: (M, V), (M,)."""
-    columns, writes = column + tl.arange(0, V), tl.program_id(2) == 0
+    columns = column + tl.arange(0, V)
     inside = (rows < n_rows)[:, None] & (columns < width)[None, :]
     at, last = rows[:, None] * (width + 1) + columns[None, :], rows * (width + 1) + width
     s = tl.load(state + at, mask=inside, other=0.0) * decay
     s += tl.dot(tl.trans(psi), v, input_precision=PRECISION)
     z = tl.load(state + last, mask=rows < n_rows, other=0.0) * decay + tl.sum(psi, 0)
-    tl.store(new_state + at, s, mask=inside & writes)
-    tl.store(new_state + last, z, mask=(rows < n_rows) & writes)
+    if tl.program_id(2) == 0:
+        tl.store(new_state + at, s, mask=inside)
+        tl.store(new_state + last, z, mask=rows < n_rows)
     return s, z
 
 
