@@ -63,7 +63,7 @@ def taken(monkeypatch):
         monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
         monkeypatch.setattr(map_kernels, "ON_CPU", True)
         monkeypatch.setattr(CompiledSteps, "of", lambda *_: None)
-        monkeypatch.setattr(maps, "PROGRAMS", 8)
+        monkeypatch.setattr(maps, "PROGRAMS", 2)
         monkeypatch.setattr(maps, "PIECE", 10)
         chosen = maps.blocks_for
         small = dict.fromkeys(("T", "M", "few", "pulled"), SMALL)
@@ -211,11 +211,11 @@ def test_random_cases(seed, is_causal, taken):
     ("kind", "dim"), [("positive", 5), ("positive", 6), ("trigonometric", 5), ("single", 6)]
 )
 def test_scales_that_grow_over_several_blocks(kind, dim, is_causal, taken):
-    """Sums fade when a later key or projection has a larger exponent: two blocks of projections, three of tokens."""
+    """Sums fade when a later key or projection has a larger exponent: two blocks of projections, four of tokens."""
     random = Random(3)
-    tokens = tokens_of(random, [(1, 2, 36, dim), (1, 1, 36, dim), (1, 1, 36, 5)], 1.0, torch.float32)
+    tokens = tokens_of(random, [(1, 2, 52, dim), (1, 1, 52, dim), (1, 1, 52, 5)], 1.0, torch.float32)
     for u, largest in zip(tokens, (1.5, 3.0), strict=False):
-        u *= torch.linspace(0.2, largest, 36)[:, None] / u.norm(dim=-1, keepdim=True)
+        u *= torch.linspace(0.2, largest, 52)[:, None] / u.norm(dim=-1, keepdim=True)
     options = {"is_causal": is_causal, "scale": 1.0}
     check(Case(make_map(kind, dim, 20, None, random), tokens, options, 3.0), taken)
 
@@ -270,6 +270,59 @@ def test_any_norm_is_finite(norm, kind, is_causal, taken):
     assert all(u.isfinite().all() for u in found)
     assert found[0].min() >= tokens[2].min() - 1e-5
     assert found[0].max() <= tokens[2].max() + 1e-5
+
+
+@pytest.mark.parametrize("norm", [4.0, 100.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_any_norm_are_finite(norm, kind, taken):
+    """The last token of all has the largest norm: the state has to fade."""
+    random = Random(int(norm))
+    tokens = tokens_of(random, [(1, 1, 4, 5)] * 3, norm, torch.float32)
+    tokens[0][:, :, :3] *= 1e-2
+    tokens[1][:, :, :3] *= 1e-2
+    phi = make_map(kind, 5, 20, None, random)
+    found = decode(Case(phi, tokens, {"scale": 1.0, "is_causal": True}, norm), 1)
+    assert taken == ["causal", "step", "step", "step"]
+    assert found.isfinite().all()
+    assert found.min() >= tokens[2].min() - 1e-5
+    assert found.max() <= tokens[2].max() + 1e-5
+
+
+@BOTH
+def test_denominators_have_their_log_scales(is_causal, monkeypatch):
+    """The rule for small denominators reads both."""
+    random, found = Random(1), []
+    q, k, v = tokens_of(random, [(1, 2, 36, 5)] * 3, 2.0, torch.float32)
+    phi, name = make_map("positive", 5, 20, None, random), "causal" if is_causal else "bidirectional"
+    run_pass = getattr(TritonMaps, name)
+
+    def kept(self, *args, **options):
+        found.append(run_pass(self, *args, **options))
+        return found[-1]
+
+    monkeypatch.setattr(TritonMaps, name, kept)
+    tokens = [u.to(DEVICE) for u in (q, k, v)]
+    hrf.attention(*tokens, phi.float().to(DEVICE), is_causal=is_causal, scale=1.0)
+    outputs, kernel = found[0][0], phi.double().cpu().estimate(q.double(), k.double())[0]
+    expected = (kernel.tril() if is_causal else kernel).sum(-1, keepdim=True).log()
+    received = outputs.used.cpu().double().log() + outputs.log_scale.cpu()
+    assert (received - expected).abs().max() < 2**10 * torch.finfo(torch.float32).eps
+
+
+@BOTH
+def test_small_denominators_of_any_scale(is_causal, taken):
+    """Which denominators are too small depends on their log scales: as PyTorch's operations say in float64."""
+    random = Random(1)
+    tokens = tokens_of(random, [(1, 2, 36, 5)] * 3, 4.0, torch.float32)
+    phi, found = make_map("trigonometric", 5, 4, None, random), []
+    for own, dtype in ((phi.float(), torch.float32), (phi.double(), torch.float64)):
+        rule = hrf.Denominator()
+        q, k, v = (u.to(DEVICE, dtype) for u in tokens)
+        hrf.attention(q, k, v, own.to(DEVICE, dtype), is_causal=is_causal, denominator=rule)
+        found.append(rule.clamped)
+    assert taken
+    assert found[0] == found[1]
+    assert 0 < found[1] < 72
 
 
 @BOTH
