@@ -55,11 +55,11 @@ class Blocks(NamedTuple):
     SPAN: int
 
 
-def blocks_for(dim: int, width: int, *, half: bool, turns: bool) -> Blocks:
+def blocks_for(dim: int, width: int, *, short: bool, turns: bool) -> Blocks:
     """Choose sizes that leave registers unspilled up to d = 128, in float32 up to 64 (``benchmarks.gpu.compile``)."""
     d, v = (max(16, 1 << (n - 1).bit_length()) for n in (dim, width))
     small = max(d, v) <= 64
-    tokens = 32 if half and small else 16
+    tokens = 32 if short and small else 16
     pulled = 16 if tokens == 32 or AMD else 32  # all warps would hold a block of (16, 16)
     return Blocks(tokens, 16 if turns or max(d, v) > 128 else 32, d, v, 16, pulled, CHUNK // tokens)
 
@@ -141,7 +141,7 @@ class TritonMaps:
         query_side = _Side(_by_rows(query), *_weights(affine.query, call))
         key_side = _Side(_by_rows(key), *_weights(affine.key, call))
         square, kind = (-1 if affine.kind == "turns" else 1) * call.root**2, KINDS.index(affine.kind)
-        sizes = blocks_for(dim, width, half=_is_half(query, key, value), turns=affine.kind == "turns")
+        sizes = blocks_for(dim, width, short=_is_bfloat16(query, key, value), turns=affine.kind == "turns")
         ignore = None if hidden is None else hidden.view(torch.uint8)
         m = affine.n_projections
         return cls(call, query_side, key_side, _by_rows(value), m, square, kind, sizes, ignore)
@@ -425,15 +425,18 @@ def _flat(state: Tensor) -> Tensor:
     return torch.cat([state[..., :-1].flatten(-2), state[..., -1]], -1)
 
 
-def _is_half(*tokens: Tensor) -> bool:
-    return all(u.dtype != torch.float32 for u in tokens)
+def _is_bfloat16(*tokens: Tensor) -> bool:
+    return all(u.dtype == torch.bfloat16 for u in tokens)
 
 
 def _precision(*tokens: Tensor) -> str:
-    """Return how products are computed; TF32 holds half precision exactly, and three products of it float32."""
+    """Return how products are computed: TF32 rounds maps, features and states no coarser than float16.
+
+    So it is fine enough for bfloat16. Three products of it hold float32.
+    """
     if AMD:
         return "ieee"  # not all of AMD's GPUs have TF32
-    if _is_half(*tokens) or torch.get_float32_matmul_precision() != "highest":
+    if _is_bfloat16(*tokens) or torch.get_float32_matmul_precision() != "highest":
         return "tf32"
     return "tf32x3"
 
