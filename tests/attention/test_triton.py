@@ -125,7 +125,7 @@ def tokens_of(random: Random, shapes: list[tuple[int, ...]], norm: float, dtype:
     return [layout(u.to(dtype)) for u in found]
 
 
-def random_case(random: Random, *, is_causal: bool, longest: int = 36) -> Case:
+def random_case(random: Random, *, is_causal: bool, shortest: int = 1, longest: int = 36) -> Case:
     """Draw a call; most have one row, and one or two blocks of tokens and of projections."""
     kind, norm, dim = (
         random.choice(KINDS),
@@ -138,7 +138,7 @@ def random_case(random: Random, *, is_causal: bool, longest: int = 36) -> Case:
         random.choice([1, 1, 1, 1, 2]),
     )
     length, keys = (random.randint(17, 36) if random.random() < 0.3 else random.randint(1, 16) for _ in "qk")
-    length = min(length, longest, (36 if batch * key_heads == 1 else 20) // groups)
+    length = min(max(length, shortest), longest, (36 if batch * key_heads == 1 else 20) // groups)
     heads, keys = groups * key_heads, length if is_causal else keys
     least = dim if kind in ("FAVOR++", "FAVOR#", "asymmetric") else 1
     m = random.randint(least, max(least, 16)) if random.random() < 0.8 else random.randint(17, 20)
@@ -238,9 +238,9 @@ def decode(case: Case, start: int) -> Tensor:
 def test_random_steps(seed, taken):
     random = Random(seed)
     for _ in range(CASES):
-        case = random_case(random, is_causal=True, longest=9)
+        case = random_case(random, is_causal=True, shortest=2, longest=9)
         length = case.tokens[0].shape[2]
-        start = random.randint(max(1, length - 3), length)
+        start = random.randint(max(1, length - 3), length - 1)
         exact = [u.double() for u in case.tokens]
         expected = reference.attention(*exact, case.phi.double(), **case.options)
         received = decode(case, start)
