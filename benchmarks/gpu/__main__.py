@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -12,15 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hrf
 from benchmarks.gpu.device import require_gpu
-from hrf._attention import reference
+from hrf._attention import map_kernels, reference
 from hrf.report import markdown_table
 
 HEADS, DIM, FEATURES = 32, 64, 256
 LENGTHS = (1024, 4096, 16384, 65536)
-ROUNDS = 20
+WARM_UP, ROUNDS = 3, 20
+# Those without a matrix of all pairs, which would not fit.
+FLASH = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 LARGEST_ERROR = 2e-2  # of bfloat16 outputs of size 1
 
 
@@ -48,16 +53,22 @@ def check(phi: hrf.FeatureMap, device: torch.device) -> None:
                 )
 
 
+def exact(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
+    """Attend exactly, by FlashAttention where the GPU has it."""
+    with sdpa_kernel(FLASH, set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
 def peers(phi: hrf.FeatureMap) -> Iterator[tuple[str, Callable[..., Tensor]]]:
     """Yield attention functions by name."""
     yield "hrf", lambda q, k, v, is_causal: hrf.attention(q, k, v, phi, is_causal=is_causal)
-    yield (
-        "exact (SDPA)",
-        lambda q, k, v, is_causal: F.scaled_dot_product_attention(q, k, v, is_causal=is_causal),
-    )
+    yield "exact (SDPA)", exact
     try:
         from fla.ops.linear_attn import chunk_linear_attn
-    except ImportError:
+    except ModuleNotFoundError:
+        return
+    except Exception as error:  # it reads versions and devices when it is imported
+        print(f"flash-linear-attention is left out: {error}", file=sys.stderr)
         return
 
     def linear(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
@@ -67,18 +78,25 @@ def peers(phi: hrf.FeatureMap) -> Iterator[tuple[str, Callable[..., Tensor]]]:
     yield "flash-linear-attention (d features, causal)", linear
 
 
-def milliseconds(call: Callable[[], Any]) -> float:
-    """Return the median of some rounds."""
-    found = []
-    for n in range(ROUNDS + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
+def milliseconds(call: Callable[[], Any]) -> float | None:
+    """Return the median of some rounds, or ``None`` if the call does not fit the memory or has no kernel here."""
+    rounds = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(ROUNDS)]
+    try:
+        for _ in range(WARM_UP):
+            call()
+        for start, end in rounds:  # nothing waits for the device between rounds
+            start.record()
+            call()
+            end.record()
         torch.cuda.synchronize()
-        if n >= 3:
-            found.append(start.elapsed_time(end))
-    return median(found)
+    except RuntimeError as error:  # out of memory, or no kernel of exact attention
+        if not isinstance(error, torch.OutOfMemoryError) and not re.search(
+            "No (available kernel|viable backend)", str(error)
+        ):
+            raise
+        torch.cuda.empty_cache()
+        return None
+    return median(start.elapsed_time(end) for start, end in rounds)
 
 
 def measure(phi: hrf.FeatureMap, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -109,7 +127,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"{row['length']:,}",
             "causal" if row["is_causal"] else "",
             row["name"],
-            *map("{:.3f}".format, times),
+            *("—" if time is None else f"{time:.3f}" for time in times),
         ]
         for row in rows
         for times in [row["milliseconds"].values()]
@@ -125,10 +143,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for gpu.json")
     args = parser.parse_args(argv)
     device = require_gpu()
+    if not map_kernels.is_installed():
+        print("The kernels need Triton 3.5 or later: pip install 'triton>=3.5'.", file=sys.stderr)
+        raise SystemExit(2)
+    import triton
+
     phi = hrf.Positive(DIM, n_projections=FEATURES // 2, seed=0, device=device)
     check(phi, device)
     rows = list(measure(phi, device))
-    found = {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__, "rows": rows}
+    found: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+    found["rows"] = rows
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"{table(rows)}\n\nSend us {args.out / 'gpu.json'}, please.")

@@ -64,25 +64,25 @@ MAPS = {
 
 
 @contextmanager
-def _recording() -> Iterator[list[Launch]]:
+def _recording(*, amd: bool) -> Iterator[list[Launch]]:
     found: list[Launch] = []
-    launch, on_cpu = maps.launch, map_kernels.ON_CPU
+    before = maps.launch, maps.AMD, map_kernels.ON_CPU
 
     def recorded(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], num_warps: int) -> None:
         found.append(Launch(kernel, grid, arguments, num_warps))
 
-    maps.launch, map_kernels.ON_CPU = recorded, True
+    maps.launch, maps.AMD, map_kernels.ON_CPU = recorded, amd, True
     try:
         yield found
     finally:
-        maps.launch, map_kernels.ON_CPU = launch, on_cpu
+        maps.launch, maps.AMD, map_kernels.ON_CPU = before
 
 
 def _meta(shape: Shape, heads: int, length: int, width: int) -> Tensor:
     return torch.empty(1, heads, length, width, dtype=shape.dtype, device="meta")
 
 
-def record(name: str, shape: Shape) -> dict[str, list[Launch]]:
+def record(name: str, shape: Shape, *, amd: bool = False) -> dict[str, list[Launch]]:
     """Return all launches of the passes of a call: forward and with gradients, both ways, and a step."""
     phi, heads = MAPS[name](shape.dim, shape.n_projections).to("meta"), shape.rows
     query = _meta(shape, heads * shape.groups, shape.length, shape.dim)
@@ -96,13 +96,13 @@ def record(name: str, shape: Shape) -> dict[str, list[Launch]]:
             "causal" if is_causal else "bidirectional",
             [u.requires_grad_() for u in (query, key, value)],
         )
-        with _recording() as launches:
+        with _recording(amd=amd) as launches:
             out = hrf.attention(*tokens, phi, is_causal=is_causal, key_padding_mask=ignore)
             n_forward = len(launches)
             out.sum().backward()
         found |= {way: launches[:n_forward], f"{way}, backward": launches[n_forward:]}
     state = hrf.AttentionState(phi)
-    with _recording() as launches, torch.no_grad():
+    with _recording(amd=amd) as launches, torch.no_grad():
         for length in (min(64, shape.length), 1):
             launches.clear()
             hidden = None if ignore is None else ignore[:, :length]

@@ -62,7 +62,10 @@ class Work(NamedTuple):
 
 
 def _per_program(launch: Launch) -> tuple[float, float]:
-    """Return matrix FLOPs and exponentials of a program: the sizes of ``tl.dot`` in the order of the loops."""
+    """Return matrix FLOPs and exponentials of a program: the sizes of ``tl.dot`` in the order of the loops.
+
+    A program of a causal pass meets the blocks of its chunk on one side of it, (SPAN + 1) / 2 on average.
+    """
     a = launch.arguments
     T, M, D, V = a["T"], a["M"], a["D"], a.get("V", 0)
     kinds, blocks, name = 1 if a["KIND"] == 1 else 2, -(-a["m"] // M), launch.kernel.fn.__name__
@@ -75,14 +78,15 @@ def _per_program(launch: Launch) -> tuple[float, float]:
     if name == "step":
         return blocks * (3 * project + 2 * by_values), blocks * 2 * features
     causal, pairs, scores = a["CAUSAL"], kinds * 2 * T * M * T, 2 * T * T * V
+    partners = a.get("other_groups", 1) * (a["SPAN"] + 1) / 2 if causal else 1
+    exponentials = partners * blocks * features * (1 + causal)
     if name == "read_state":
-        inner = project + by_values + causal * (project + pairs)
-        return blocks * inner + causal * scores, blocks * features * (1 + causal)
+        inner = project + causal * (project + pairs)
+        return partners * (blocks * inner + causal * scores) + blocks * by_values, exponentials
     wanted = a["TOKENS"] + a["VALUES"]
     inner = project * (1 + causal + a["TOKENS"]) + causal * wanted * pairs
     state = wanted * by_values  # with the first partners alone
-    flops = a["other_groups"] * (blocks * inner + causal * wanted * scores) + blocks * state
-    return flops, a["other_groups"] * blocks * features * (1 + causal)
+    return partners * (blocks * inner + causal * wanted * scores) + blocks * state, exponentials
 
 
 def count(launch: Launch) -> Work:

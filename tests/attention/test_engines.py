@@ -282,4 +282,4 @@ def test_old_tritons_do_not_serve(version, serves, monkeypatch):
     triton = ModuleType("triton")
     triton.__version__, triton.__spec__ = version, ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", triton)
-    assert map_kernels._is_installed.__wrapped__() is serves
+    assert map_kernels.is_installed.__wrapped__() is serves

@@ -17,7 +17,7 @@ from hrf._attention.compiled_maps import CompiledMaps
 if TYPE_CHECKING:
     from hrf._attention.triton.maps import TritonMaps
 
-__all__ = ["accelerated", "kernels_for"]
+__all__ = ["accelerated", "is_installed", "kernels_for"]
 
 _OLDEST = 3, 5  # as the extra ``gpu``
 
@@ -26,7 +26,7 @@ ON_CPU = False
 
 
 @cache
-def _is_installed() -> bool:
+def is_installed() -> bool:
     """Whether there is a Triton whose loops take the options of the kernels; PyTorch 2.7 and 2.8 bring older ones."""
     if find_spec("triton") is None:
         return False
@@ -37,7 +37,7 @@ def _is_installed() -> bool:
 
 def accelerated(call: Call, query: Tensor, key: Tensor, value: Tensor) -> TritonMaps | None:
     """Return the call as Triton's kernels serve it, ``None`` where they do not: on a CPU above all."""
-    if not (query.is_cuda or ON_CPU) or not _is_installed():
+    if not (query.is_cuda or ON_CPU) or not is_installed():
         return None
     from hrf._attention.triton.maps import TritonMaps
 

@@ -7,5 +7,5 @@
     step.py         one token of decoding; the twin is `hrf._attention.causal.one_token`
 
 Features never reach memory. Products take float32 operands, and sums are in float32. ``PRECISION`` is "tf32" where
-tokens are in half precision, which TF32 holds exactly; elsewhere three such products, or PyTorch's setting.
+tokens are in bfloat16, which is coarser; elsewhere three such products, or PyTorch's setting.
 """

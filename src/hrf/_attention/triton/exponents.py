@@ -12,10 +12,16 @@ p = xᵀW + w the features of a token are exp(±p), exp(p), or cos p and sin p, 
 import triton
 import triton.language as tl
 
-__all__ = ["LOWEST", "PAIRS", "SINGLE", "TURNS", "row_start"]
+__all__ = ["LOWEST", "PAIRS", "SINGLE", "TURNS", "map_of_row", "row_and_block", "row_start"]
 
 PAIRS, SINGLE, TURNS = (tl.constexpr(kind) for kind in range(3))  # as _KINDS of map_kernels.py
 LOWEST = tl.constexpr(-1e30)  # the log scale of nothing
+
+
+@triton.jit
+def row_and_block(blocks):
+    """Return the row and the block of a program: the first axis of a grid has both, as others end at 65,535."""
+    return tl.program_id(0) // blocks, tl.program_id(0) % blocks
 
 
 @triton.jit
@@ -23,6 +29,13 @@ def row_start(start, row, heads, batch_stride, head_stride):
     """Return where the tokens of a row begin: row = batch element · heads + head."""
     row = row.to(tl.int64)
     return start + row // heads * batch_stride + row % heads * head_stride
+
+
+@triton.jit
+def map_of_row(matrix, offset, row, heads, maps, dim, columns):
+    """Return where matrix and offset of a row's map begin."""
+    own = (row % heads % maps).to(tl.int64)
+    return matrix + own * dim * columns, offset + own * (columns + 1)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Attention by Triton kernels, for maps whose features are functions of affine exponents; the twin of `CompiledMaps`.
 
 Every method makes the launches of one pass. States in kernels are flat, (N, slots, S then z): `_flat` and `_columns` go
-between them and ``(N, D, d_v + 1)``. Causal passes cut positions into chunks of T, and keep the state before each.
+between them and ``(N, D, d_v + 1)``. Causal passes cut positions into chunks, and keep the state before each.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from hrf.numerics import check_finite
 __all__ = ["Blocks", "TritonMaps", "blocks_for", "launch"]
 
 WIDEST = 256  # dimension of tokens and values
+CHUNK = 64  # positions per state of a causal call: more have fewer states in memory, and more pairs
 PIECE = 1 << 12  # positions of a causal call to which the rule for denominators is applied at a time
 PROGRAMS = 512  # at least, where a sum over keys is cut into parts: a few per multiprocessor
+AMD = torch.version.hip is not None
 
 
 class Blocks(NamedTuple):
@@ -40,6 +42,8 @@ class Blocks(NamedTuple):
         D: dimensions.
         V: columns of values.
         few: projections at a time where tokens stay and projections pass.
+        pulled: likewise, for causal gradients of tokens.
+        SPAN: blocks of T positions per chunk of a causal call: each has a state in memory.
     """
 
     T: int
@@ -47,13 +51,17 @@ class Blocks(NamedTuple):
     D: int
     V: int
     few: int
+    pulled: int
+    SPAN: int
 
 
-def blocks_for(dim: int, width: int, *, half: bool, turns: bool) -> Blocks:
-    """Choose sizes that leave registers unspilled in half precision, d ≤ 64 (``benchmarks.gpu.compile``)."""
+def blocks_for(dim: int, width: int, *, short: bool, turns: bool) -> Blocks:
+    """Choose sizes that leave registers unspilled up to d = 128, in float32 up to 64 (``benchmarks.gpu.compile``)."""
     d, v = (max(16, 1 << (n - 1).bit_length()) for n in (dim, width))
     small = max(d, v) <= 64
-    return Blocks(32 if half and small else 16, 16 if turns or max(d, v) > 128 else 32, d, v, 16)
+    tokens = 32 if short and small else 16
+    pulled = 16 if tokens == 32 or AMD else 32  # all warps would hold a block of (16, 16)
+    return Blocks(tokens, 16 if turns or max(d, v) > 128 else 32, d, v, 16, pulled, CHUNK // tokens)
 
 
 class _Side(NamedTuple):
@@ -133,7 +141,7 @@ class TritonMaps:
         query_side = _Side(_by_rows(query), *_weights(affine.query, call))
         key_side = _Side(_by_rows(key), *_weights(affine.key, call))
         square, kind = (-1 if affine.kind == "turns" else 1) * call.root**2, KINDS.index(affine.kind)
-        sizes = blocks_for(dim, width, half=_is_half(query, key, value), turns=affine.kind == "turns")
+        sizes = blocks_for(dim, width, short=_is_bfloat16(query, key, value), turns=affine.kind == "turns")
         ignore = None if hidden is None else hidden.view(torch.uint8)
         m = affine.n_projections
         return cls(call, query_side, key_side, _by_rows(value), m, square, kind, sizes, ignore)
@@ -191,7 +199,7 @@ class TritonMaps:
         later[:, -1] = _flat(grads[1])
         sums = None, scales.decays, later
         given = self._as_rows(grad), (starts - tops - exponents, factor, extra)
-        self._sum(self.query, *given, sums, n_chunks, self.blocks.T * self._groups, scan=True)
+        self._sum(self.query, *given, sums, n_chunks, self._chunk * self._groups, scan=True)
         before = self._states_of_chunks(state, scales)
         queries = self.query, self._as_rows(grad), (-exponents, share, factor, extra)
         key_share = (scales.own - self._per_chunk(scales.ends)).exp()
@@ -214,9 +222,10 @@ class TritonMaps:
             outputs.used,
             outputs.log_scale,
         )
-        rows = max(16, 1 << (self.query.tokens.shape[2] - 1).bit_length())
-        sizes = self._sizes(self.query)
-        self._launch(step, (self._rows, columns), *tokens, *results, *sizes, T=rows)
+        sizes, queries = self._sizes(self.query), self.query.tokens.shape[2]
+        rows = 16 if queries <= 16 else 32
+        grid = self._rows, columns, -(-queries // rows)
+        self._launch(step, grid, *tokens, *results, *sizes, T=rows)
         outputs.log_scale.add_(after)
         return self._attended(outputs, new, after, after)
 
@@ -258,7 +267,7 @@ class TritonMaps:
         tokens = *side.fields(), shift, value, *value.stride()[:3], *factors, self.ignore, *sums
         sizes = self._sizes(side, chunk, parts if scan else 1, sums[-1].shape[1])
         columns = min(self.blocks.V, 64)
-        grid = self._n_blocks, self._rows, (1 if scan else parts) * -(-self.value.shape[-1] // columns)
+        grid = self._rows * self._n_blocks, (1 if scan else parts) * -(-self.value.shape[-1] // columns)
         options = {"ONLINE": online, "SCAN": scan, "REVERSE": scan and with_factors, "FACTORS": with_factors}
         hidden = self.ignore is not None and not with_factors
         self._launch(sum_tokens, grid, *tokens, *sizes, **options, V=columns, HIDDEN=hidden)
@@ -271,8 +280,7 @@ class TritonMaps:
         results = outputs.values, outputs.used, outputs.log_scale, exponents
         groups = 1 if scales is None else self._groups
         sizes = self._sizes(self.query, self.key.tokens.shape[2], groups, states.shape[1])
-        n_blocks = self._blocks_of(self.query) if scales is None else scales.starts.shape[1] * groups
-        grid, causal = (n_blocks, self._rows, columns), scales is not None
+        grid, causal = (self._rows * self._blocks_of(self.query), columns), scales is not None
         self._launch(read_state, grid, *tokens, *of_keys, self.ignore, *results, *sizes, CAUSAL=causal)
         return outputs._replace(exponents=exponents)
 
@@ -304,21 +312,22 @@ class TritonMaps:
         )
         more = *partner.fields(), other_shift, other_value, *other_value.stride()[:3], *other_factors
         levels = (None, None) if scales is None else (scales.own, scales.tops)
-        n_chunks = self._blocks_of(side) if scales is None else scales.starts.shape[1] * groups[0]
         n_slots = states.shape[1] + keys if causal else 1  # a view of the slots after the first, for keys
         sizes = self._sizes(side, partner.tokens.shape[2], *groups, n_slots)
-        grid, options = (n_chunks, self._rows), {"KEYS": keys, "CAUSAL": causal}
+        grid: tuple[int, ...] = (self._rows * self._blocks_of(side),)
+        options: dict[str, Any] = {"KEYS": keys, "CAUSAL": causal}
         for wanted in ((True, False), (False, True)) if keys and causal else ((True, keys),):
             options |= {"TOKENS": wanted[0], "VALUES": wanted[1]}
+            options["M"] = self.blocks.pulled if causal and wanted[0] else self.blocks.few
             self._launch(pull_tokens, grid, *tokens, *more, *levels, found, found_value, *sizes, **options)
         return found, found if found_value is None else found_value
 
     def _scales(self, scale: Tensor) -> _Scales:
-        length, size = self.key.tokens.shape[2], self.blocks.T
+        length, size = self.key.tokens.shape[2], self._chunk
         logs, own = (self.value.new_empty(self._rows, length, dtype=torch.float32) for _ in range(2))
         sizes = self._sizes(self.key)
         arguments = *self.key.fields(), self.ignore, logs, own, *sizes[:3], *sizes[4:-1]
-        self._launch(scale_keys, (self._blocks_of(self.key), self._rows), *arguments)
+        self._launch(scale_keys, (self._rows * self._blocks_of(self.key),), *arguments)
         first = scale.reshape(-1, 1)
         tops = torch.maximum(own.cummax(1).values, first)
         ends = torch.cat([tops[:, size - 1 : length - 1 : size], tops[:, -1:]], 1)
@@ -329,9 +338,8 @@ class TritonMaps:
         states = self._states(n_chunks + 1)
         states[:, 0] = _flat(state)
         given = scales.logs - self._per_chunk(scales.ends), None, None
-        self._sum(
-            self.key, self.value, given, (None, scales.decays, states), n_chunks, self.blocks.T, scan=True
-        )
+        sums = None, scales.decays, states
+        self._sum(self.key, self.value, given, sums, n_chunks, self._chunk, scan=True)
         return states
 
     def _attended(self, outputs: Outputs, state: Tensor, scale: Tensor, tops: Tensor) -> Attended:
@@ -368,6 +376,10 @@ class TritonMaps:
         return self.n_projections * (1 if KINDS[self.kind] == "single" else 2)
 
     @property
+    def _chunk(self) -> int:
+        return self.blocks.T * self.blocks.SPAN
+
+    @property
     def _n_blocks(self) -> int:
         return -(-self.n_projections // self.blocks.M)
 
@@ -401,7 +413,7 @@ class TritonMaps:
 
     def _per_chunk(self, u: Tensor) -> Tensor:
         """Repeat numbers of chunks, ``(N, K)``, for positions."""
-        return u.repeat_interleave(self.blocks.T, 1)[:, : self.key.tokens.shape[2]]
+        return u.repeat_interleave(self._chunk, 1)[:, : self.key.tokens.shape[2]]
 
     def _per_row(self, u: Tensor) -> Tensor:
         """Repeat numbers of positions, ``(N, S)``, for the rows of the query."""
@@ -413,15 +425,18 @@ def _flat(state: Tensor) -> Tensor:
     return torch.cat([state[..., :-1].flatten(-2), state[..., -1]], -1)
 
 
-def _is_half(*tokens: Tensor) -> bool:
-    return all(u.dtype != torch.float32 for u in tokens)
+def _is_bfloat16(*tokens: Tensor) -> bool:
+    return all(u.dtype == torch.bfloat16 for u in tokens)
 
 
 def _precision(*tokens: Tensor) -> str:
-    """Return how products are computed; TF32 holds half precision exactly, and three products of it float32."""
-    if torch.version.hip is not None:
+    """Return how products are computed: TF32 rounds maps, features and states no coarser than float16.
+
+    So it is fine enough for bfloat16. Three products of it hold float32.
+    """
+    if AMD:
         return "ieee"  # not all of AMD's GPUs have TF32
-    if _is_half(*tokens) or torch.get_float32_matmul_precision() != "highest":
+    if _is_bfloat16(*tokens) or torch.get_float32_matmul_precision() != "highest":
         return "tf32"
     return "tf32x3"
 

@@ -22,8 +22,10 @@ from hrf._attention.triton.exponents import (
     load_state,
     load_tokens,
     log_weight,
+    map_of_row,
     pull_features,
     pull_log_weight,
+    row_and_block,
     row_start,
 )
 
@@ -83,20 +85,18 @@ def pull_tokens(
     heads, length, others, groups, other_groups, n_slots, dim, width, m, columns, square, n_features,
     KIND: tl.constexpr, SHIFTED: tl.constexpr, KEYS: tl.constexpr, TOKENS: tl.constexpr, VALUES: tl.constexpr,
     CAUSAL: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr, V: tl.constexpr, M: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr,
+    T: tl.constexpr, SPAN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Launch with a program per block of tokens and row; tokens and partners have so many rows per position.
+    """Launch with a program per (row, block of tokens); tokens and partners have so many rows per position.
 
     TOKENS and VALUES say which gradients are wanted: both at once would not fit the registers if CAUSAL.
     """
-    n = tl.program_id(1)
-    own = n % heads % maps
-    matrix += own * dim * columns
-    offset += own * (columns + 1)
+    n, block = row_and_block(tl.cdiv(length, T))
+    matrix, offset = map_of_row(matrix, offset, n, heads, maps, dim, columns)
     x, value = row_start(x, n, heads, x_batch, x_head), row_start(value, n, heads, value_batch, value_head)
-    first_token = tl.program_id(0) * T
+    first_token, slot, r_first, r_end = block * T, 0, 0, 1
     places = first_token + tl.arange(0, T)
-    keep, slot = places < length, 0
+    keep = places < length
     if HIDDEN and KEYS:
         keep = keep & (tl.load(hidden + n // heads * length + places, mask=keep, other=1) == 0)
     at = n.to(tl.int64) * length + places
@@ -109,20 +109,23 @@ def pull_tokens(
     else:
         by = tl.where(keep, tl.load(shift + at, mask=keep, other=LOWEST), LOWEST)
     if CAUSAL:
-        slot = tl.program_id(0) // groups
+        slot, local = block // (groups * SPAN), block % (groups * SPAN) // groups
+        # Queries of the own chunk from the own block on, or keys as far as that.
+        r_first = local * other_groups if KEYS else 0
+        r_end = SPAN * other_groups if KEYS else local + 1
         weight = tl.load(share + at, mask=keep, other=0.0)
-        other_own = n % heads % other_maps
-        other_matrix += other_own * dim * columns
-        other_offset += other_own * (columns + 1)
+        other_matrix, other_offset = map_of_row(
+            other_matrix, other_offset, n, heads, other_maps, dim, columns
+        )
         other_x = row_start(other_x, n, heads, other_batch, other_head)
         other_value = row_start(other_value, n, heads, other_value_batch, other_value_head)
     states += (n.to(tl.int64) * n_slots + slot) * n_features * (width + 1)
     grad, along = tl.zeros([T, D], tl.float32), tl.zeros([T], tl.float32)
     if VALUES:
         grad_v = tl.zeros([T, V], tl.float32)
-    for r in range(other_groups):
+    for r in tl.range(r_first, r_end, disable_licm=True):
         if CAUSAL:
-            other_first = (slot * other_groups + r) * T
+            other_first = (slot * SPAN * other_groups + r) * T
             other_places = other_first + tl.arange(0, T)
             other_keep = other_places < others
             if HIDDEN and not KEYS:
@@ -163,7 +166,7 @@ def pull_tokens(
             p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
             one, other = features(p, by, inside, KIND)
             grad_one, grad_other = tl.zeros([T, M], tl.float32), tl.zeros([T, M], tl.float32)
-            if r == 0:
+            if r == r_first:
                 s, z = load_state(states, j, m, n_features, width, 0, V)
                 if TOKENS:
                     product = tl.dot(g, tl.trans(s), input_precision=PRECISION) + e[:, None] * z[None, :]

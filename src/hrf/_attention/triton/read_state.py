@@ -25,6 +25,8 @@ from hrf._attention.triton.exponents import (
     load_state,
     load_tokens,
     log_weight,
+    map_of_row,
+    row_and_block,
     row_start,
 )
 
@@ -39,12 +41,10 @@ def scale_keys(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write log weights, and log scales s = log K + the largest exponent, (N, L) both; LOWEST where ignored."""
-    n = tl.program_id(1)
-    own = n % heads % maps
-    matrix += own * dim * columns
-    offset += own * (columns + 1)
+    n, block = row_and_block(tl.cdiv(length, T))
+    matrix, offset = map_of_row(matrix, offset, n, heads, maps, dim, columns)
     x = row_start(x, n, heads, x_batch, x_head)
-    start = tl.program_id(0) * T
+    start = block * T
     places = start + tl.arange(0, T)
     keep = places < length
     if HIDDEN:
@@ -71,68 +71,72 @@ def read_state(
     out, used, logs, exponent,
     heads, length, keys, groups, n_slots, dim, width, m, columns, square, n_features,
     KIND: tl.constexpr, SHIFTED: tl.constexpr, CAUSAL: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr,
-    V: tl.constexpr, M: tl.constexpr, T: tl.constexpr, PRECISION: tl.constexpr,
+    V: tl.constexpr, M: tl.constexpr, T: tl.constexpr, SPAN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Launch with a program per block of rows, row and block of columns; a chunk is T keys and their queries."""
-    n, column = tl.program_id(1), tl.program_id(2) * V
-    own = n % heads % maps
-    matrix += own * dim * columns
-    offset += own * (columns + 1)
+    """Launch with a program per (row, block of queries) and block of columns; a chunk has SPAN blocks of T keys."""
+    (n, block), column = row_and_block(tl.cdiv(length, T)), tl.program_id(1) * V
+    matrix, offset = map_of_row(matrix, offset, n, heads, maps, dim, columns)
     x = row_start(x, n, heads, x_batch, x_head)
-    start, slot = tl.program_id(0) * T, 0
+    start, slot, others = block * T, 0, 1
     places = start + tl.arange(0, T)
     keep, rows = places < length, n.to(tl.int64) * length
     if CAUSAL:
-        slot = tl.program_id(0) // groups
-        key_places, row = slot * T + tl.arange(0, T), n.to(tl.int64) * keys
-        shown = key_places < keys
-        by = tl.load(shift + row + key_places, mask=shown, other=LOWEST)
-        if HIDDEN:
-            shown = shown & (tl.load(hidden + n // heads * keys + key_places, mask=shown, other=1) == 0)
-            by = tl.where(shown, by, LOWEST)
-        key_own = n % heads % key_maps
-        key_matrix += key_own * dim * columns
-        key_offset += key_own * (columns + 1)
+        # Keys of the own chunk as far as the own block.
+        slot, others = block // (groups * SPAN), block % (groups * SPAN) // groups + 1
+        row = n.to(tl.int64) * keys
+        key_matrix, key_offset = map_of_row(key_matrix, key_offset, n, heads, key_maps, dim, columns)
         key = row_start(key, n, heads, key_batch, key_head)
-        scores = tl.zeros([T, T], tl.float32)
+        value = row_start(value, n, heads, value_batch, value_head)
     states += (n.to(tl.int64) * n_slots + slot) * n_features * (width + 1)
     sums, total = tl.zeros([T, V], tl.float32), tl.zeros([T], tl.float32)
     top = tl.full([T], 0.0 if KIND == TURNS else LOWEST, tl.float32)
-    for first in range(0, m, M):
-        j = first + tl.arange(0, M)
-        inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
-        u = load_tokens(x, x_token, start + again, keep, dim, D, T)
-        weights = load_matrix(matrix, columns, tl.arange(0, D), dim, first, m, M)
-        p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
-        grown = tl.maximum(top, largest(p, inside, KIND))
-        fade, top = tl.exp(top - grown), grown
-        one, other = features(p, -top, inside, KIND)
-        s, z = load_state(states, j, m, n_features, width, column, V)
-        sums = sums * fade[:, None] + tl.dot(one, s, input_precision=PRECISION)
-        total = total * fade + tl.sum(one * z[None, :], 1)
+    for r in range(others):
         if CAUSAL:
-            y = load_tokens(key, key_token, slot * T + again, shown, dim, D, T)
-            weights = load_matrix(key_matrix, columns, tl.arange(0, D), dim, first, m, M)
-            p = exponents(y, weights, key_offset, 0, first, m, M, PRECISION)
-            key_one, key_other = features(p, by, inside, KIND)
-            scores = scores * fade[:, None] + tl.dot(one, tl.trans(key_one), input_precision=PRECISION)
-        if KIND != SINGLE:
-            s, z = load_state(states, m + j, 2 * m, n_features, width, column, V)
-            sums += tl.dot(other, s, input_precision=PRECISION)
-            total += tl.sum(other * z[None, :], 1)
+            key_first = (slot * SPAN + r) * T
+            key_places = key_first + tl.arange(0, T)
+            shown = key_places < keys
+            by = tl.load(shift + row + key_places, mask=shown, other=LOWEST)
+            if HIDDEN:
+                shown = shown & (tl.load(hidden + n // heads * keys + key_places, mask=shown, other=1) == 0)
+                by = tl.where(shown, by, LOWEST)
+            scores = tl.zeros([T, T], tl.float32)
+        for first in range(0, m, M):
+            j = first + tl.arange(0, M)
+            inside, again = j < m, first // m  # 0, which the compiler does not know: tokens are loaded anew
+            u = load_tokens(x, x_token, start + again, keep, dim, D, T)
+            weights = load_matrix(matrix, columns, tl.arange(0, D), dim, first, m, M)
+            p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
+            grown = tl.maximum(top, largest(p, inside, KIND))  # does not grow after the first keys
+            fade, top = tl.exp(top - grown), grown
+            one, other = features(p, -top, inside, KIND)
+            if r == 0:
+                s, z = load_state(states, j, m, n_features, width, column, V)
+                sums = sums * fade[:, None] + tl.dot(one, s, input_precision=PRECISION)
+                total = total * fade + tl.sum(one * z[None, :], 1)
+                if KIND != SINGLE:
+                    s, z = load_state(states, m + j, 2 * m, n_features, width, column, V)
+                    sums += tl.dot(other, s, input_precision=PRECISION)
+                    total += tl.sum(other * z[None, :], 1)
             if CAUSAL:
-                scores += tl.dot(other, tl.trans(key_other), input_precision=PRECISION)
-    if CAUSAL:
-        position = places // groups
-        c = tl.load(tops + row + position, mask=keep, other=-LOWEST)
-        decay = tl.exp(tl.load(starts + n * tl.cdiv(keys, T) + slot) - c)
-        s = tl.load(scales + row + key_places, mask=shown, other=LOWEST)
-        visible = shown[None, :] & (key_places[None, :] <= position[:, None])
-        scores *= tl.exp(tl.where(visible, s[None, :] - c[:, None], LOWEST))
-        value = row_start(value, n, heads, value_batch, value_head)
-        v = load_tokens(value + column, value_token, slot * T, shown, width - column, V, T)
-        sums = sums * decay[:, None] + tl.dot(scores, v, input_precision=PRECISION)
-        total = total * decay + tl.sum(scores, 1)
+                y = load_tokens(key, key_token, key_first + again, shown, dim, D, T)
+                weights = load_matrix(key_matrix, columns, tl.arange(0, D), dim, first, m, M)
+                p = exponents(y, weights, key_offset, 0, first, m, M, PRECISION)
+                key_one, key_other = features(p, by, inside, KIND)
+                scores = scores * fade[:, None] + tl.dot(one, tl.trans(key_one), input_precision=PRECISION)
+                if KIND != SINGLE:
+                    scores += tl.dot(other, tl.trans(key_other), input_precision=PRECISION)
+        if CAUSAL:
+            position = places // groups
+            c = tl.load(tops + row + position, mask=keep, other=-LOWEST)
+            if r == 0:
+                decay = tl.exp(tl.load(starts + n * tl.cdiv(keys, T * SPAN) + slot) - c)
+                sums, total = sums * decay[:, None], total * decay
+            s = tl.load(scales + row + key_places, mask=shown, other=LOWEST)
+            visible = shown[None, :] & (key_places[None, :] <= position[:, None])
+            scores *= tl.exp(tl.where(visible, s[None, :] - c[:, None], LOWEST))
+            v = load_tokens(value + column, value_token, key_first, shown, width - column, V, T)
+            sums += tl.dot(scores, v, input_precision=PRECISION)
+            total += tl.sum(scores, 1)
     u = load_tokens(x, x_token, start, keep, dim, D, T)
     log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
     divisor = tl.where(total == 0, 1.0, total)

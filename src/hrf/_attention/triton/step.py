@@ -1,7 +1,8 @@
 """One token of decoding: the state fades and takes the key in, then the queries of all groups read it.
 
-A program has a row and V columns of values. The state goes through it once, M projections at a time; the scale of the
-key, which needs all projections, comes from a first loop over them without the state.
+A program has a row, V columns of values and T queries; that of the first queries writes the state. The state goes
+through it once, M projections at a time. The scale of the key needs all projections: it comes from a first loop over
+them without the state.
 """
 
 # mypy: ignore-errors
@@ -19,6 +20,7 @@ from hrf._attention.triton.exponents import (
     load_matrix,
     load_tokens,
     log_weight,
+    map_of_row,
     row_start,
 )
 
@@ -37,8 +39,9 @@ def renew(
     s = tl.load(state + at, mask=inside, other=0.0) * decay
     s += tl.dot(tl.trans(psi), v, input_precision=PRECISION)
     z = tl.load(state + last, mask=rows < n_rows, other=0.0) * decay + tl.sum(psi, 0)
-    tl.store(new_state + at, s, mask=inside)
-    tl.store(new_state + last, z, mask=rows < n_rows)
+    if tl.program_id(2) == 0:
+        tl.store(new_state + at, s, mask=inside)
+        tl.store(new_state + last, z, mask=rows < n_rows)
     return s, z
 
 
@@ -55,13 +58,12 @@ def step(
     KIND: tl.constexpr, SHIFTED: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr, V: tl.constexpr,
     M: tl.constexpr, T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Launch with a program per row and block of columns; T rows hold the queries, and the key with zeros below."""
-    n, column = tl.program_id(0), tl.program_id(1) * V
-    own, key_own, k = n % heads % maps, n % heads % key_maps, tl.arange(0, D)
-    matrix, offset = matrix + own * dim * columns, offset + own * (columns + 1)
-    key_matrix, key_offset = key_matrix + key_own * dim * columns, key_offset + key_own * (columns + 1)
-    places = tl.arange(0, T)
-    keep, shown = places < length, places < 1
+    """Launch with a program per row, block of columns and T queries; T rows hold the key, with zeros below."""
+    n, column, start = tl.program_id(0), tl.program_id(1) * V, tl.program_id(2) * T
+    matrix, offset = map_of_row(matrix, offset, n, heads, maps, dim, columns)
+    key_matrix, key_offset = map_of_row(key_matrix, key_offset, n, heads, key_maps, dim, columns)
+    k, places = tl.arange(0, D), tl.arange(0, T)
+    keep, shown = start + places < length, places < 1
     if HIDDEN:
         shown = shown & (tl.load(hidden + n // heads + places * 0) == 0)
     x, key = row_start(x, n, heads, x_batch, x_head), row_start(key, n, heads, key_batch, key_head)
@@ -88,7 +90,7 @@ def step(
         weights = load_matrix(key_matrix, columns, k, dim, first, m, M)
         one, other = features(exponents(y, weights, key_offset, 0, first, m, M, PRECISION), by, inside, KIND)
         s, z = renew(state, new_state, j, m, width, column, decay, one, v, V, PRECISION)
-        u = load_tokens(x, x_token, again, keep, dim, D, T)
+        u = load_tokens(x, x_token, start + again, keep, dim, D, T)
         weights = load_matrix(matrix, columns, k, dim, first, m, M)
         p = exponents(u, weights, offset, 0, first, m, M, PRECISION)
         grown = tl.maximum(top, largest(p, inside, KIND))
@@ -100,9 +102,9 @@ def step(
             s, z = renew(state, new_state, m + j, 2 * m, width, column, decay, other, v, V, PRECISION)
             sums += tl.dot(read_other, s, input_precision=PRECISION)
             total += tl.sum(read_other * z[None, :], 1)
-    u = load_tokens(x, x_token, 0, keep, dim, D, T)
+    u = load_tokens(x, x_token, start, keep, dim, D, T)
     log = log_weight(u, matrix, offset, dim, m, columns, square, SHIFTED, D, M, PRECISION)
-    at, columns_of_value = n.to(tl.int64) * length + places, column + tl.arange(0, V)
+    at, columns_of_value = n.to(tl.int64) * length + start + places, column + tl.arange(0, V)
     quotients = sums / tl.where(total == 0, 1.0, total)[:, None]
     inside = keep[:, None] & (columns_of_value < width)[None, :]
     tl.store(out + at[:, None] * width + columns_of_value[None, :], quotients, mask=inside)

@@ -24,6 +24,8 @@ from hrf._attention.triton.exponents import (
     load_state,
     load_tokens,
     log_weight,
+    map_of_row,
+    row_and_block,
     row_start,
 )
 
@@ -43,12 +45,11 @@ def sum_tokens(
     HIDDEN: tl.constexpr, FACTORS: tl.constexpr, D: tl.constexpr, V: tl.constexpr, M: tl.constexpr, T: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Launch with a program per block of projections, row and (part, block of columns)."""
-    block, n, parts = tl.program_id(0), tl.program_id(1), tl.cdiv(width, V)
-    part, column = tl.program_id(2) // parts, tl.program_id(2) % parts * V
-    own = n % heads % maps
-    matrix += own * dim * columns
-    offset += own * (columns + 1)
+    """Launch with a program per (row, block of projections) and (part, block of columns)."""
+    blocks, parts = tl.cdiv(m, M), tl.cdiv(width, V)
+    n, block = row_and_block(blocks)
+    part, column = tl.program_id(1) // parts, tl.program_id(1) % parts * V
+    matrix, offset = map_of_row(matrix, offset, n, heads, maps, dim, columns)
     x, value = row_start(x, n, heads, x_batch, x_head), row_start(value, n, heads, value_batch, value_head)
     tokens, size = n.to(tl.int64) * length, tl.cast(n_features * (width + 1), tl.int64)
     states += (n.to(tl.int64) * n_slots + part) * size
@@ -77,6 +78,11 @@ def sum_tokens(
             keep = places < length
             if HIDDEN:
                 keep = keep & (tl.load(hidden + n // heads * length + places, mask=keep, other=1) == 0)
+            v = load_tokens(value + column, value_token, first, keep, width - column, V, T)
+            last = keep.to(tl.float32)
+            if FACTORS:
+                v *= tl.load(factor + tokens + places, mask=keep, other=0.0)[:, None]
+                last = tl.load(extra + tokens + places, mask=keep, other=0.0)
             u = load_tokens(x, x_token, first, keep, dim, D, T)
             p = exponents(u, weights, offset, 0, block * M, m, M, PRECISION)
             if ONLINE:
@@ -89,11 +95,6 @@ def sum_tokens(
             else:
                 by = tl.load(shift + tokens + places, mask=keep, other=LOWEST)
             one, other = features(p, by, inside, KIND)
-            v = load_tokens(value + column, value_token, first, keep, width - column, V, T)
-            last = keep.to(tl.float32)
-            if FACTORS:
-                v *= tl.load(factor + tokens + places, mask=keep, other=0.0)[:, None]
-                last = tl.load(extra + tokens + places, mask=keep, other=0.0)
             s_one += tl.dot(tl.trans(one), v, input_precision=PRECISION)
             z_one += tl.sum(one * last[:, None], 0)
             if KIND != SINGLE:
@@ -110,4 +111,4 @@ def sum_tokens(
             tl.store(at_one + m * width, s_other, mask=inside_state)
             tl.store(to + n_features * width + m + j, z_other, mask=inside)
     if ONLINE:
-        tl.store(scale + (n * n_slots + part) * tl.num_programs(0) + block, top)
+        tl.store(scale + (n * n_slots + part) * blocks + block, top)
