@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = ["hrf", *(m.name for m in pkgutil.walk_packages(hrf.__path__, "hrf."))]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {"kernel-methods.md", "which-map.md", "transformers.md"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -42,7 +43,9 @@ def test_doctests(name):
     assert failures == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in SLOW)) for p in PAGES]
+)
 def test_snippets_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -159,6 +162,7 @@ def test_a_lost_neighbour_is_counted_with_its_margin():
 # Attention over processes.
 
 
+@pytest.mark.slow
 def test_differences_are_rounding_and_bytes_do_not_grow():
     first, second = run(2, measure, (64, 128))
     assert first == second

@@ -230,6 +230,7 @@ def test_threads_do_not_share_states():
             torch.testing.assert_close(received, whole, **ROUNDING)
 
 
+@pytest.mark.slow
 def test_compiled_models_break_their_graphs(tokens):
     model = made(llama)
     compiled, cache = torch.compile(model, backend="eager"), LinearCache(model)

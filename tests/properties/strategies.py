@@ -40,7 +40,7 @@ SMALL_BLOCKS = {
 
 def cases(share: float) -> Callable[[Any], Any]:
     """Let a property have so many times the profile's number of cases."""
-    return settings(max_examples=round(share * settings.default.max_examples))
+    return settings(max_examples=max(1, round(share * settings.default.max_examples)))
 
 
 @dataclass(frozen=True)
