@@ -34,7 +34,7 @@ SMALL_BLOCKS = {
     "ROWS_FORWARD": 18,
     "ROWS_BACKWARD": 9,
     "CLUSTER_TOKENS": 4,
-    "PAIR_FLOATS": 64,
+    "PAIR_FLOATS": 200,
 }
 
 
