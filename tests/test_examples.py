@@ -55,6 +55,7 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path, monkeypatch):
         exec(snippet, namespace)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_stores_no_outputs(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     notebook = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text(encoding="utf-8"))
@@ -120,6 +121,7 @@ def small(monkeypatch):
         monkeypatch.setattr(minilm_summarised, name, value)
 
 
+@pytest.mark.slow
 def test_prints_and_records_a_line_for_every_map(small, capsys, tmp_path):
     assert minilm.main(["--out", str(tmp_path)]) == 0
     quality, times = capsys.readouterr().out.split("Exact attention takes")

@@ -139,7 +139,7 @@ def test_scale_is_applied_to_both_sides():
     assert scaled.settings.query_norm == pytest.approx(float(q.square().sum(-1).mean().sqrt()))
 
 
-@pytest.mark.parametrize("unit", ["flops", "time"])
+@pytest.mark.parametrize("unit", ["flops", pytest.param("time", marks=pytest.mark.slow)])
 def test_other_units(unit):
     advice = hrf.advise(*data.easy(), budget=32, unit=unit, n_redraws=2)
     assert all(c.width <= 16 * 32 for c in advice.ranking)

@@ -299,6 +299,7 @@ def test_one_graph_gives_the_same(build, side, tokens):
     assert_compiled_is_the_same(made(build), input_ids=tokens, **mask)
 
 
+@pytest.mark.slow
 def test_one_graph_with_fitted_maps(tokens):
     model = made(llama)
     convert(model, batches(), feature_map="fitted")
