@@ -30,14 +30,16 @@ def maps() -> list[hrf.FeatureMap]:
     ]
 
 
-@pytest.mark.parametrize("by_core", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("index", range(4))
-def test_sums_with_and_without(monkeypatch, threads, by_core, dtype, masked, index):
-    """Both ways are as near to the definition: eight bits of the type are for roundings of logarithms and sums."""
-    if not by_core:
-        monkeypatch.setattr(core, "serves", lambda *_: False)
+CASES = [
+    (i, dtype, masked)
+    for i in range(4)
+    for dtype in (torch.float32, torch.float64)
+    for masked in (False, True)
+]
+
+
+def check(index, dtype, masked):
+    """Sums are near the definition: eight bits of the type are for roundings of logarithms and sums."""
     phi = deepcopy(maps()[index]).double()
     torch.manual_seed(0)
     x, y, values = inputs(2, 3, length=130, keys=140, dim=DIM)
@@ -48,6 +50,17 @@ def test_sums_with_and_without(monkeypatch, threads, by_core, dtype, masked, ind
     assert ((found - expected).abs() <= 2**8 * torch.finfo(dtype).eps * size).all()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_sums_by_the_core(case, threads):
+    check(*case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_by_operations(case, monkeypatch):
+    monkeypatch.setattr(core, "serves", lambda *_: False)
+    check(*case)
+
+
 @pytest.mark.parametrize("index", range(4))
 def test_every_instruction_set(index, instructions):
-    test_sums_with_and_without(None, None, True, torch.float32, True, index)
+    check(index, torch.float32, True)
