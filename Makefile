@@ -67,7 +67,7 @@ all-tests: $(VENV)/.installed   ## the tests alone, with the slow ones
 slow: $(VENV)/.installed   ## the slow tests alone: those that take more than two seconds
 	$(PYTEST) -m slow
 
-test: lint                 ## lints, type-checks, the tests that are not slow: five minutes on two cores
+test: lint                 ## lints, type-checks, the tests that are not slow
 	$(MAKE) --no-print-directory -j2 types unit
 
 test-gpu: $(VENV)/.installed   ## tests of the kernels on a GPU
@@ -76,7 +76,7 @@ test-gpu: $(VENV)/.installed   ## tests of the kernels on a GPU
 
 triton: $(VENV)/.gpu       ## Triton, so that tests run its kernels in its interpreter and compile them
 
-test-all: lint             ## the same with the slow tests and all random cases, as CI does: twelve minutes
+test-all: lint             ## the same with the slow tests and all random cases, as CI does
 	$(MAKE) --no-print-directory -j2 types all-tests
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
