@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import hrf
-from forks import printed
 from hrf import projections
 from hrf._attention.denominator import RULES, Rule
 from hrf.advice.candidates import UNITS, Unit
@@ -29,7 +28,28 @@ HEAVY = ["dask", "distributed", "matplotlib", "numba", "pandas", "rich", "scipy.
 HEAVY += ["torch._dynamo", "transformers", "typer"]
 
 
-# What runs in a process of its own, where torch is imported and nothing of hrf.
+# One process imports torch, and forks for each snippet.
+SCRIPT = """
+import os, sys, torch
+for code in sys.argv[1:]:
+    if not (child := os.fork()):
+        exec(code)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, code
+    print(end="\\0", flush=True)
+"""
+
+
+def printed(*snippets: str) -> list[str]:
+    """Return what each snippet prints, which finds torch, sys and os imported."""
+    command = [sys.executable, "-c", SCRIPT, *snippets]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\0")[:-1]
+
+
+# What runs without anything of hrf imported.
 LINES = {
     "import": "import hrf",
     "map": "import hrf\nhrf.Positive(4, n_projections=2).queries(torch.randn(3, 4))",

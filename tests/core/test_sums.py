@@ -30,6 +30,16 @@ def maps() -> list[hrf.FeatureMap]:
     ]
 
 
+@cache
+def example(index, masked):
+    """A map, tensors and keys to keep; their sums by definition, and the size of these."""
+    phi = maps()[index].double()
+    torch.manual_seed(0)
+    tensors = inputs(2, 3, length=130, keys=140, dim=DIM)
+    keep = torch.arange(140) < torch.tensor([100, 140]).view(2, 1, 1) if masked else None
+    return phi, tensors, keep, *reference(*tensors, phi, keep)
+
+
 CASES = [
     (i, dtype, masked)
     for i in range(4)
@@ -40,13 +50,9 @@ CASES = [
 
 def check(index, dtype, masked):
     """Sums are near the definition: eight bits of the type are for roundings of logarithms and sums."""
-    phi = deepcopy(maps()[index]).double()
-    torch.manual_seed(0)
-    x, y, values = inputs(2, 3, length=130, keys=140, dim=DIM)
-    keep = torch.arange(140) < torch.tensor([100, 140]).view(2, 1, 1) if masked else None
-    expected, size = reference(x, y, values, phi, keep)
+    phi, tensors, keep, expected, size = example(index, masked)
     engine = angular if index < 2 else clusters
-    found = sums(engine, *(t.to(dtype) for t in (x, y, values)), phi.to(dtype), keep).unscaled()
+    found = sums(engine, *(t.to(dtype) for t in tensors), deepcopy(phi).to(dtype), keep).unscaled()
     assert ((found - expected).abs() <= 2**8 * torch.finfo(dtype).eps * size).all()
 
 
