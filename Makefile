@@ -58,16 +58,16 @@ lint: $(VENV)/.installed   ## ruff
 types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed   ## the tests alone, but for the slow ones
-	$(PYTEST) -m "not slow"
+unit: $(VENV)/.installed   ## the tests alone, without the slow ones and with fewer random cases
+	HRF_PROFILE=quick $(PYTEST) -m "not slow"
 
 all-tests: $(VENV)/.installed   ## the tests alone, with the slow ones
 	$(PYTEST)
 
-slow: $(VENV)/.installed   ## tests that take more than five seconds
+slow: $(VENV)/.installed   ## the slow tests alone: those that take more than two seconds
 	$(PYTEST) -m slow
 
-test: lint                 ## lints, type-checks, tests
+test: lint                 ## lints, type-checks, the tests that are not slow
 	$(MAKE) --no-print-directory -j2 types unit
 
 test-gpu: $(VENV)/.installed   ## tests of the kernels on a GPU
@@ -76,7 +76,7 @@ test-gpu: $(VENV)/.installed   ## tests of the kernels on a GPU
 
 triton: $(VENV)/.gpu       ## Triton, so that tests run its kernels in its interpreter and compile them
 
-test-all: lint             ## the same with the slow tests, as CI does
+test-all: lint             ## the same with the slow tests and all random cases, as CI does
 	$(MAKE) --no-print-directory -j2 types all-tests
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt

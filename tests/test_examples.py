@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = ["hrf", *(m.name for m in pkgutil.walk_packages(hrf.__path__, "hrf."))]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {"kernel-methods.md", "which-map.md", "transformers.md"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -42,7 +43,9 @@ def test_doctests(name):
     assert failures == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in SLOW)) for p in PAGES]
+)
 def test_snippets_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -52,6 +55,7 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path, monkeypatch):
         exec(snippet, namespace)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_stores_no_outputs(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     notebook = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text(encoding="utf-8"))
@@ -117,6 +121,7 @@ def small(monkeypatch):
         monkeypatch.setattr(minilm_summarised, name, value)
 
 
+@pytest.mark.slow
 def test_prints_and_records_a_line_for_every_map(small, capsys, tmp_path):
     assert minilm.main(["--out", str(tmp_path)]) == 0
     quality, times = capsys.readouterr().out.split("Exact attention takes")
@@ -159,6 +164,7 @@ def test_a_lost_neighbour_is_counted_with_its_margin():
 # Attention over processes.
 
 
+@pytest.mark.slow
 def test_differences_are_rounding_and_bytes_do_not_grow():
     first, second = run(2, measure, (64, 128))
     assert first == second

@@ -28,23 +28,75 @@ HEAVY = ["dask", "distributed", "matplotlib", "numba", "pandas", "rich", "scipy.
 HEAVY += ["torch._dynamo", "transformers", "typer"]
 
 
-def python(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+# One process imports torch, and forks for each snippet.
+SCRIPT = """
+import os, sys, torch
+for code in sys.argv[1:]:
+    if not (child := os.fork()):
+        exec(code)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, code
+    print(end="\\0", flush=True)
+"""
+
+
+def printed(*snippets: str) -> list[str]:
+    """Return what each snippet prints, which finds torch, sys and os imported."""
+    command = [sys.executable, "-c", SCRIPT, *snippets]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.split("\0")[:-1]
 
 
-def loaded_by(code: str, *names: str) -> list[str]:
-    """Return the modules of these names that a new process has after running the code, and not after torch."""
-    probe = "import sys, torch\nbefore = set(sys.modules)\n{}\nprint(*sorted(set(sys.modules) - before))"
-    return [name for name in python("-c", probe.format(code)).split() if name in names]
+# What runs without anything of hrf imported.
+LINES = {
+    "import": "import hrf",
+    "map": "import hrf\nhrf.Positive(4, n_projections=2).queries(torch.randn(3, 4))",
+    "attention": """
+import hrf
+q = torch.ones(1, 1, 3, 4, requires_grad=True)
+phi = hrf.Positive(4, n_projections=4)
+hrf.attention(q, q, q, phi, is_causal=True).sum().backward()
+hrf.AttentionState(phi).prefill(q, q, q)
+""",
+}
+LOADED = "before = set(sys.modules)\n{}\nprint(*set(sys.modules) - before)"
+ALL = """
+import hrf; print(set(hrf.__all__) <= set(dir(hrf))); from hrf import *; print(Positive, theory.__name__)
+print(hrf.features.flops.__name__, hrf.coefficients.__name__)
+"""
+PICKLE = "import pathlib, pickle; phi = pickle.loads(pathlib.Path({!r}).read_bytes())"
+FILE = "import hrf; phi = hrf.load({!r})"
+SUM = "\nprint(phi.queries(torch.ones(3, 4)).sum().item())"
 
 
-def test_import_and_a_map_are_light():
-    assert loaded_by("import hrf", *HEAVY, "hrf.features", "hrf.theory", "hrf._attention") == []
-    code = "import hrf\nhrf.Positive(4, n_projections=2).queries(torch.randn(3, 4))"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A map, its file and its pickle."""
+    bases = [hrf.OptimalPositive(4, n_projections=2), hrf.Trigonometric(4, n_projections=2)]
+    phi = hrf.Hybrid(bases, [hrf.coefficients.Angular(4, n_projections=2)])
+    folder = tmp_path_factory.mktemp("saved")
+    phi.save(folder / "map.safetensors")
+    (folder / "map.pickle").write_bytes(pickle.dumps(phi))
+    return phi, str(folder / "map.safetensors"), str(folder / "map.pickle")
+
+
+@pytest.fixture(scope="module")
+def found(saved) -> dict[str, str]:
+    _, file, pickled = saved
+    snippets = {name: LOADED.format(lines) for name, lines in LINES.items()}
+    snippets |= {"names": ALL, "file": FILE.format(file) + SUM, "pickle": PICKLE.format(pickled) + SUM}
+    return dict(zip(snippets, printed(*snippets.values()), strict=True))
+
+
+def test_import_and_a_map_are_light(found):
+    loaded = {name: set(found[name].split()) for name in LINES}
+    assert not loaded["import"] & {*HEAVY, "hrf.features", "hrf.theory", "hrf._attention"}
     seen = "hrf.features.exponential"  # so that the probe is seen to work
-    assert loaded_by(code, *HEAVY, "hrf.nn", "hrf.advice", seen) == [seen]
+    assert loaded["map"] & {*HEAVY, "hrf.nn", "hrf.advice", seen} == {seen}
+    assert not loaded["attention"] & {*HEAVY}  # the compiler among them
+    assert "hrf._attention" in loaded["attention"]
 
 
 def test_version_and_help_need_no_torch():
@@ -58,7 +110,8 @@ for option in ("--help", "--version"):
         assert not stop.code
 print("torch" in sys.modules, "hrf.cli.advise" in sys.modules)
 """
-    *help_text, version, loaded = python("-c", code).splitlines()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *help_text, version, loaded = done.stdout.splitlines()
     assert "Usage: hrf " in "\n".join(help_text)
     assert version == f"hrf {hrf.__version__}"
     assert loaded == "False True"
@@ -73,11 +126,9 @@ def test_names_are_those_that_type_checkers_see():
     assert sorted(alias.name for node in block.body for alias in node.names) == hrf.__all__
 
 
-def test_all_names_are_listed_and_modules_need_no_import_of_their_own():
-    code = "import hrf; print(set(hrf.__all__) <= set(dir(hrf))); from hrf import *; print(Positive, theory.__name__)"
-    code += "; print(hrf.features.flops.__name__, hrf.coefficients.__name__)"
-    found = ["True", "<class 'hrf.features.exponential.Positive'> hrf.theory"]
-    assert python("-c", code).splitlines() == [*found, "hrf.features.flops hrf.features.coefficients"]
+def test_all_names_are_listed_and_modules_need_no_import_of_their_own(found):
+    expected = ["True", "<class 'hrf.features.exponential.Positive'> hrf.theory"]
+    assert found["names"].splitlines() == [*expected, "hrf.features.flops hrf.features.coefficients"]
 
 
 def test_unknown_names():
@@ -87,25 +138,10 @@ def test_unknown_names():
         from hrf import nothing  # noqa: F401
 
 
-def test_files_and_pickles_are_read_before_anything_else_is_imported(tmp_path):
+@pytest.mark.parametrize("kind", ["file", "pickle"])
+def test_files_and_pickles_are_read_before_anything_else_is_imported(kind, saved, found):
     """Classes that a file names are known, whichever name of hrf is used first."""
-    bases = [hrf.OptimalPositive(4, n_projections=2), hrf.Trigonometric(4, n_projections=2)]
-    phi = hrf.Hybrid(bases, [hrf.coefficients.Angular(4, n_projections=2)])
-    phi.save(tmp_path / "map.safetensors")
-    (tmp_path / "map.pickle").write_bytes(pickle.dumps(phi))
-    code = """
-import sys, pathlib, pickle, torch
-place, x = pathlib.Path(sys.argv[1]), torch.ones(3, 4)
-if sys.argv[2] == "pickle":
-    phi = pickle.loads((place / "map.pickle").read_bytes())
-else:
-    import hrf
-    phi = hrf.load(place / "map.safetensors")
-print(phi.queries(x).sum().item())
-"""
-    for first in ("pickle", "file"):
-        found = float(python("-c", code, str(tmp_path), first))
-        assert found == pytest.approx(phi.queries(torch.ones(3, 4)).sum().item(), rel=1e-6)
+    assert float(found[kind]) == pytest.approx(saved[0].queries(torch.ones(3, 4)).sum().item(), rel=1e-6)
 
 
 # Options with a fixed set of words.

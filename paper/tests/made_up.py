@@ -30,9 +30,14 @@ def smaller(experiment):
         training = replace(quick.training, width=16, words=1_500, judged_words=1_000)
         quick = replace(quick, training=training, features=16)
     elif experiment.name == "speech":
-        quick = replace(quick, draws=1, lengths=(100,), tuned=("exact", "FAVOR+ 128"), test_utterances=4)
+        quick = replace(quick, draws=1, lengths=(100,), tuned=("exact", "FAVOR+ 128"), test_utterances=2)
+        quick = replace(quick, train_utterances=16)
+    elif experiment.name == "locomotion":
+        training = replace(quick.training, rehearsals=1, rehearsal_pairs=1, judge_every=1)
+        quick = replace(quick, training=training, fields=1)
     elif experiment.name == "sweeping":
-        quick = replace(
-            quick, methods=("exact", "FAVOR+ 128", "HRF-A (8, 8)", "uniform", "blind"), episodes=1
-        )
+        data = replace(quick.training.data, episodes=2, glimpses=20, pupil_episodes=1)
+        training = replace(quick.training, data=data, steps=2, batch=4)
+        methods = ("exact", "FAVOR+ 128", "HRF-A (8, 8)", "uniform", "blind")
+        quick = replace(quick, training=training, methods=methods, episodes=1)
     return replace(experiment, quick=quick)

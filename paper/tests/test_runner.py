@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import made_up
@@ -58,7 +59,7 @@ def everything(tmp_path_factory, boston):
 @pytest.fixture
 def tiny(monkeypatch):
     """Return one experiment that takes a moment."""
-    experiment = replace(lambda_estimates.EXPERIMENT, quick=TINY)
+    experiment = replace(lambda_estimates.EXPERIMENT, quick=TINY, figure=lambda *_: Figure())
     monkeypatch.setitem(registry.EXPERIMENTS, "lambda", experiment)
     return experiment
 

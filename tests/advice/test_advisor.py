@@ -139,7 +139,7 @@ def test_scale_is_applied_to_both_sides():
     assert scaled.settings.query_norm == pytest.approx(float(q.square().sum(-1).mean().sqrt()))
 
 
-@pytest.mark.parametrize("unit", ["flops", "time"])
+@pytest.mark.parametrize("unit", ["flops", pytest.param("time", marks=pytest.mark.slow)])
 def test_other_units(unit):
     advice = hrf.advise(*data.easy(), budget=32, unit=unit, n_redraws=2)
     assert all(c.width <= 16 * 32 for c in advice.ranking)
@@ -271,6 +271,7 @@ def test_active_width_of_a_clustered_map_is_what_a_vector_fills(base):
     assert phi.active_width == int(filled)
 
 
+@pytest.mark.slow
 def test_noisy_times_change_sizes_but_not_the_set_of_maps(monkeypatch):
     draws = random.Random(0)
 
@@ -286,6 +287,7 @@ def test_noisy_times_change_sizes_but_not_the_set_of_maps(monkeypatch):
     assert widths[0] != widths[1]
 
 
+@pytest.mark.slow
 def test_maps_that_are_too_slow_stand_apart(monkeypatch):
     def seconds(feature_map, vectors):
         return 1.0 if isinstance(feature_map, (hrf.Positive, hrf.Trigonometric)) else 3.0

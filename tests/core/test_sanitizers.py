@@ -26,7 +26,7 @@ sys.exit(pytest.main(["-q", "-x", "-s", "-p", "no:cacheprovider", *sys.argv[2:]]
 # All algorithms, most of them with one thread. The choice of an instruction set would leave the sanitizers.
 TESTS = ["tests/core", "tests/properties/test_hostile_values.py", "tests/attention/summarised/test_state.py"]
 CHOSEN = (
-    "(those_of_the_plan and not 8.0) or (with_and_without and alone and True) or box or take_turns or survives "
+    "(those_of_the_plan and not 8.0) or (sums_by_the_core and alone) or box or take_turns or survives "
     "or pieces_are_the_whole or a_cropped_state_continues or from_tensors "
     "or any_width or (any_length and 17) or (states_and_their and dtype1) or rules_and_rows"
 )

@@ -30,24 +30,43 @@ def maps() -> list[hrf.FeatureMap]:
     ]
 
 
-@pytest.mark.parametrize("by_core", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("index", range(4))
-def test_sums_with_and_without(monkeypatch, threads, by_core, dtype, masked, index):
-    """Both ways are as near to the definition: eight bits of the type are for roundings of logarithms and sums."""
-    if not by_core:
-        monkeypatch.setattr(core, "serves", lambda *_: False)
-    phi = deepcopy(maps()[index]).double()
+@cache
+def example(index, masked):
+    """A map, tensors and keys to keep; their sums by definition, and the size of these."""
+    phi = maps()[index].double()
     torch.manual_seed(0)
-    x, y, values = inputs(2, 3, length=130, keys=140, dim=DIM)
+    tensors = inputs(2, 3, length=130, keys=140, dim=DIM)
     keep = torch.arange(140) < torch.tensor([100, 140]).view(2, 1, 1) if masked else None
-    expected, size = reference(x, y, values, phi, keep)
+    return phi, tensors, keep, *reference(*tensors, phi, keep)
+
+
+CASES = [
+    (i, dtype, masked)
+    for i in range(4)
+    for dtype in (torch.float32, torch.float64)
+    for masked in (False, True)
+]
+
+
+def check(index, dtype, masked):
+    """Sums are near the definition: eight bits of the type are for roundings of logarithms and sums."""
+    phi, tensors, keep, expected, size = example(index, masked)
     engine = angular if index < 2 else clusters
-    found = sums(engine, *(t.to(dtype) for t in (x, y, values)), phi.to(dtype), keep).unscaled()
+    found = sums(engine, *(t.to(dtype) for t in tensors), deepcopy(phi).to(dtype), keep).unscaled()
     assert ((found - expected).abs() <= 2**8 * torch.finfo(dtype).eps * size).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_by_the_core(case, threads):
+    check(*case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_by_operations(case, monkeypatch):
+    monkeypatch.setattr(core, "serves", lambda *_: False)
+    check(*case)
 
 
 @pytest.mark.parametrize("index", range(4))
 def test_every_instruction_set(index, instructions):
-    test_sums_with_and_without(None, None, True, torch.float32, True, index)
+    check(index, torch.float32, True)

@@ -194,6 +194,7 @@ def cosine(model, exact, tests):
     return float(torch.cat([torch.cosine_similarity(*pair, dim=-1).flatten() for pair in pairs]).mean())
 
 
+@pytest.mark.slow
 def test_quality_takes_the_first_map_that_reaches_it():
     model, exact, tests = made(bert), made(bert, "sdpa"), batches(6)[4:]
     reached = []

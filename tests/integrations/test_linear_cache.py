@@ -230,10 +230,11 @@ def test_threads_do_not_share_states():
             torch.testing.assert_close(received, whole, **ROUNDING)
 
 
+@pytest.mark.slow
 def test_compiled_models_break_their_graphs(tokens):
     model = made(llama)
     compiled, cache = torch.compile(model, backend="eager"), LinearCache(model)
-    pieces = [compiled(piece, past_key_values=cache).logits for piece in tokens.split([CUT, 2, 1, 1], 1)]
+    pieces = [compiled(piece, past_key_values=cache).logits for piece in tokens.split([CUT, 3, 1], 1)]
     torch.testing.assert_close(torch.cat(pieces, 1), model(tokens, use_cache=False).logits, **ROUNDING)
     torch.compiler.reset()
 

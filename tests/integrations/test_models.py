@@ -284,13 +284,22 @@ def assert_compiled_is_the_same(model, **inputs):
 
 
 @pytest.mark.parametrize(
-    ("build", "side"), [(bert, "right"), (gpt2, None), (llama, "left"), (gemma, "right"), (modernbert, None)]
+    ("build", "side"),
+    [
+        (llama, "left"),
+        (modernbert, None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((bert, "right"), (gpt2, None), (gemma, "right"))
+        ),
+    ],
 )
 def test_one_graph_gives_the_same(build, side, tokens):
     mask = {} if side is None else {"attention_mask": padded(side)}
     assert_compiled_is_the_same(made(build), input_ids=tokens, **mask)
 
 
+@pytest.mark.slow
 def test_one_graph_with_fitted_maps(tokens):
     model = made(llama)
     convert(model, batches(), feature_map="fitted")

@@ -271,6 +271,7 @@ def test_weights_of_zero_on_dask_are_said():
 # γ and penalty from a sample.
 
 
+@pytest.mark.slow
 def test_gamma_and_penalty_are_searched_on_held_out_rows():
     generator = np.random.default_rng(0)
     x = generator.uniform(-3, 3, size=(1200, 2))

@@ -1,4 +1,4 @@
-"""Profiles: a few hundred fixed cases in the suite, and thousands of random ones under ``make fuzz``."""
+"""Profiles: fixed cases in the suite, fewer under ``make test``, and thousands of random ones under ``make fuzz``."""
 
 from __future__ import annotations
 
@@ -10,5 +10,6 @@ from hypothesis import HealthCheck, settings
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 settings.register_profile("ci", max_examples=10, derandomize=True, database=None, **_COMMON)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=3)
 settings.register_profile("fuzz", max_examples=20, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HRF_PROFILE", "ci"))

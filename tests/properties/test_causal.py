@@ -89,6 +89,7 @@ def test_a_sequence_continues_without_a_change(case, cut):
         assert torch.equal(first[b, :, :count], found[b, :, :count])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rotary", [False, True])
 def test_later_tokens_change_no_earlier_output_by_operations(monkeypatch, rotary):
     """The twin's products have other shapes then, and another rounding."""
@@ -96,7 +97,7 @@ def test_later_tokens_change_no_earlier_output_by_operations(monkeypatch, rotary
     case = Case((330, 200), groups=2, rotary=rotary)
     rows, choices = case.rows(), case.choices()
     found = causal_sums(rows, choices).output
-    for cut in (0, 1, 63, 64, 65, 127, 128, 129, 191, 192, 193, 200, 255, 256, 257, 300):
+    for cut in (0, 1, 63, 64, 65, 127, 129, 192, 200, 256, 300):
         other = causal_sums(changed(rows, cut, 1e3, 1e3, cut), choices).output
         for a, b in zip(before(rows, other, cut), before(rows, found, cut), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=case.rounding())

@@ -90,6 +90,7 @@ def test_advise_with_any_arguments(folder, files, chosen):
     )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([name for name in TABLES if name not in ("empty.npy", "nan.npy", "flat.npy")]),
     st.sampled_from([name for name in TABLES if name not in ("empty.npy", "nan.npy", "flat.npy")]),

@@ -57,6 +57,7 @@ def test_demonstrations_are_kept_and_repeat(examples, tmp_path):
     assert not torch.equal(other.images[0], first.images[0])
 
 
+@pytest.mark.slow
 def test_a_resumed_training_is_the_same_bit_for_bit(examples, tmp_path, monkeypatch):
     whole = CloneTrainer(TRAINING, examples)
     whole.trained()
@@ -144,6 +145,7 @@ def corrected(corrections_folder):
         return corrected_demonstrations(CORRECTED, lines.append), lines
 
 
+@pytest.mark.slow
 def test_each_round_adds_the_scenes_of_its_episodes(corrected, corrections_folder, monkeypatch):
     monkeypatch.setenv("HRF_CHECKPOINTS", str(corrections_folder))
     found, lines = corrected

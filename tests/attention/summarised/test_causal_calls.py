@@ -365,6 +365,7 @@ class Model(nn.Module):
         return 2 * hrf.attention(self.linear(x), x, x, self.method, is_causal=True, key_padding_mask=padding)
 
 
+@pytest.mark.slow
 def test_one_graph_gives_outputs_gradients_and_reports(small_base):
     report = hrf.SummaryReport()
     torch.manual_seed(0)
@@ -458,6 +459,7 @@ def losses(attend, steps: int, length: int) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_training_goes_as_with_exact_attention(small_base):
     def summarised(q, k, v):
         return hrf.attention(q, k, v, hrf.SummarisedAttention(), is_causal=True)
