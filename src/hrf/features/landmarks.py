@@ -108,9 +108,8 @@ class Landmarks(FeatureMap):
         z = (self.points - self.centre).double()
         gram = _gaussian(z, z)
         gram.diagonal(dim1=-2, dim2=-1).add_(_JITTER)
-        if (
-            gram.is_cpu and gram.ndim == 2
-        ):  # in place, in a third of the operations: transposes are in LAPACK's order
+        # In place, in a third of the operations: transposes are in LAPACK's order.
+        if gram.is_cpu and gram.ndim == 2:
             root, failed = dpotrf(gram.numpy().T, lower=0, overwrite_a=1)
             if failed:
                 raise ValueError(
