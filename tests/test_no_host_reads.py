@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves
 import hrf
 from attention.data import inputs
 from features.registry import build
-from hrf import coefficients, kernels, sampling, theory
-from hrf._attention import dispatch, map_kernels
+from hrf import _core as core
+from hrf import coefficients, kernels, sampling, theory, tuning
+from hrf._attention import call, dispatch, map_kernels
 
 DIM, WIDTH = 8, 5
 
@@ -386,6 +387,41 @@ def test_paths_without_reads_give_the_same(name, is_causal, monkeypatch):
         a, b = a.detach(), b.detach()
         # float64 through a few cancellations
         assert (a - b).abs().max() <= 1e-8 * a.abs().max().clamp(min=1)
+
+
+class Reads(TorchDispatchMode):
+    """Counts operations that an accelerator would have to be waited for."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        waiting = {"_local_scalar_dense", "bincount", "masked_select", "nonzero", "repeat_interleave"}
+        by_mask = func.overloadpacket.__name__ == "index" and any(
+            u is not None and u.dtype == torch.bool for u in args[1]
+        )
+        self.found += by_mask or func.overloadpacket.__name__ in waiting
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", [{"exact_share": 0.3}, {"recenter": True}])
+@pytest.mark.parametrize("base", ["separable", "shifted"])
+def test_clusters_read_as_often_at_any_length(base, options, monkeypatch):
+    monkeypatch.setattr(call, "_waits", lambda _: True)
+    for name in ("ROWS_INFERENCE", "ROWS_FORWARD", "ROWS_BACKWARD", "CLUSTER_TOKENS"):
+        monkeypatch.setattr(tuning, name, 100)
+    monkeypatch.setattr(core, "serves", lambda *_: False)
+    vectors = torch.randn(2, 300, DIM, generator=torch.Generator().manual_seed(0)) * 0.7
+    phi = hrf.ClusteredHybrid.fit(*vectors, n_clusters=(4, 4), n_projections=8, base=base, seed=0, **options)
+    found = []
+    for length in (200, 900):
+        tokens = [torch.randn(1, 2, length, DIM).requires_grad_() for _ in range(3)]
+        with Reads() as forward:
+            out = hrf.attention(*tokens, phi, scale=0.3)
+        with Reads() as backward:
+            out.sum().backward()
+        found.append((forward.found, backward.found))
+    assert found[0] == found[1]
+    assert 0 < max(found[0]) <= 16
 
 
 def test_the_meta_device_notices_a_read():

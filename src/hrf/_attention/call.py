@@ -55,6 +55,7 @@ __all__ = [
     "Outputs",
     "Part",
     "Path",
+    "at_once",
     "by_rows",
     "nothing",
     "parts",
@@ -163,6 +164,15 @@ class LabelBlocks(NamedTuple):
         shift = (start - (flat.cumsum(0) - flat)).repeat_interleave(flat)
         tokens = self.members[self.filled]  # segment by segment
         return tokens[shift + torch.arange(len(shift), device=shift.device)], counts.sum(-1).flatten()
+
+
+def at_once(x: Tensor, limit: int) -> int:
+    """Return the limit of tokens at a time on a CPU; an accelerator, which would wait for each part, has none."""
+    return 1 << 62 if _waits(x) else limit
+
+
+def _waits(x: Tensor) -> bool:
+    return not x.is_cpu
 
 
 def parts(x: Tensor, y: Tensor, tokens: int) -> Iterator[Part]:
@@ -484,9 +494,9 @@ class Outputs(NamedTuple):
 Stream = Callable[..., Iterator[Features]]
 
 
-def by_rows(stream: Stream) -> Path:
-    """Return the path of an engine that streams sums."""
-    return Path(prepare, partial(_forward, stream), partial(_backward, stream))
+def by_rows(stream: Stream, *, whole: bool = False) -> Path:
+    """Return the path of an engine that streams sums; ``whole`` gives it all rows at once on an accelerator."""
+    return Path(prepare, partial(_forward, stream, whole), partial(_backward, stream, whole))
 
 
 def prepare(inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> tuple[Call, tuple[Tensor, ...]]:
@@ -497,6 +507,7 @@ def prepare(inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> tuple
 
 def _forward(
     stream: Stream,
+    whole: bool,
     call: Call,
     query: Tensor,
     key: Tensor,
@@ -506,7 +517,8 @@ def _forward(
     out = query.new_empty(*query.shape[:-1], value.shape[-1], dtype=call.dtype)
     small = torch.empty_like(out[..., :1], dtype=torch.bool)
     clipped = torch.empty_like(small)
-    for part in parts(query, key, tuning.ROWS_INFERENCE if saved is None else tuning.ROWS_FORWARD):
+    tokens = tuning.ROWS_INFERENCE if saved is None else tuning.ROWS_FORWARD
+    for part in parts(query, key, at_once(query, tokens) if whole else tokens):
         own = call.part(part)
         quotients = Quotients(own, query[part], value[part], out[part])
         for sums in stream(*_arguments(own, query[part], key[part], value[part]), ones=True):
@@ -519,12 +531,18 @@ def _forward(
 
 
 def _backward(
-    stream: Stream, call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]
+    stream: Stream,
+    whole: bool,
+    call: Call,
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    needed: Sequence[bool],
 ) -> Sequence[Tensor]:
     query, key, value, moments = saved
     inputs, call = (query, key, value), replace(call, moments=moments)
     found = [torch.zeros_like(t) for t in (*inputs, *call.learned)]
-    for part in parts(query, key, tuning.ROWS_BACKWARD):
+    tokens = tuning.ROWS_BACKWARD
+    for part in parts(query, key, at_once(query, tokens) if whole else tokens):
         some = [t[part].detach().requires_grad_(n) for t, n in zip(inputs, needed, strict=False)]
         with torch.enable_grad():
             own = call.part(part)

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from hrf import tuning
-from hrf._attention.call import LabelBlocks, recompute, with_ones
+from hrf._attention.call import LabelBlocks, at_once, recompute, with_ones
 from hrf.features.base import FeatureMap, Side, of_heads
 from hrf.features.cluster_features import gather_rows
 from hrf.features.clustered import ClusteredHybrid
@@ -291,7 +291,7 @@ class ClusterStates(PairEngine):
     @property
     def span(self) -> int:
         """The tokens of a row that are mapped at a time."""
-        return tuning.CLUSTER_TOKENS
+        return at_once(self.values, tuning.CLUSTER_TOKENS)
 
     @override
     def sums(self) -> Features:

@@ -33,7 +33,7 @@ from typing_extensions import Self, override
 
 from hrf import _core as core
 from hrf import tuning
-from hrf._attention.call import Call, LabelBlocks, nothing, parts, with_ones
+from hrf._attention.call import Call, LabelBlocks, at_once, nothing, parts, with_ones
 from hrf._attention.carry import Carry, Past, prepare
 from hrf._attention.cluster_sums import (
     LOG2E,
@@ -252,7 +252,7 @@ def stream(
     if keep is not None:
         keep = keep.expand(y.shape[:-1]).reshape(-1, *y.shape[-3:-1])
     x, y, values = (t.reshape(x.shape[:-3].numel(), *t.shape[-3:]) for t in (x, y, values))
-    n_tokens = pair_tokens(feature_map) if feature_map.per_pair else tuning.CLUSTER_TOKENS
+    n_tokens = pair_tokens(feature_map) if feature_map.per_pair else at_once(x, tuning.CLUSTER_TOKENS)
     for part in parts(x, y, n_tokens):
         phi = of_heads(feature_map, part[1])
         queries = ClusteredTokens.of(x[part], root, phi, "query", None)
