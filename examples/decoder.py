@@ -34,7 +34,7 @@ __all__ = ["PARTS", "main"]
 
 TEXTS = {"wikitext2": "valid", "ptb": "test"}
 LENGTHS, PASSAGES = (2048, 4096, 8192), 4
-DEPTHS, KEYS, PROMPT = 10, 3, 8192
+DEPTHS, KEYS, PROMPT = 10, 2, 8192
 TIMED, NEW_TOKENS = (2048, 4096, 8192), 32
 BLOCK, STRIDE = 64, 8  # of block-sparse attention
 SHARES = (
