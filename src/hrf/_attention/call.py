@@ -167,7 +167,7 @@ class LabelBlocks(NamedTuple):
 
 
 def at_once(x: Tensor, limit: int) -> int:
-    """Return the limit of tokens at a time on a CPU; an accelerator, which would wait for each part, has none."""
+    """Return the limit of what a CPU computes at a time; an accelerator, which would wait for each part, has none."""
     return 1 << 62 if _waits(x) else limit
 
 
@@ -494,9 +494,9 @@ class Outputs(NamedTuple):
 Stream = Callable[..., Iterator[Features]]
 
 
-def by_rows(stream: Stream, *, whole: bool = False) -> Path:
-    """Return the path of an engine that streams sums; ``whole`` gives it all rows at once on an accelerator."""
-    return Path(prepare, partial(_forward, stream, whole), partial(_backward, stream, whole))
+def by_rows(stream: Stream) -> Path:
+    """Return the path of an engine that streams sums."""
+    return Path(prepare, partial(_forward, stream), partial(_backward, stream))
 
 
 def prepare(inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> tuple[Call, tuple[Tensor, ...]]:
@@ -507,7 +507,6 @@ def prepare(inputs: Inputs, feature_map: FeatureMap, rule: Denominator) -> tuple
 
 def _forward(
     stream: Stream,
-    whole: bool,
     call: Call,
     query: Tensor,
     key: Tensor,
@@ -518,7 +517,7 @@ def _forward(
     small = torch.empty_like(out[..., :1], dtype=torch.bool)
     clipped = torch.empty_like(small)
     tokens = tuning.ROWS_INFERENCE if saved is None else tuning.ROWS_FORWARD
-    for part in parts(query, key, at_once(query, tokens) if whole else tokens):
+    for part in parts(query, key, at_once(query, tokens)):
         own = call.part(part)
         quotients = Quotients(own, query[part], value[part], out[part])
         for sums in stream(*_arguments(own, query[part], key[part], value[part]), ones=True):
@@ -531,18 +530,12 @@ def _forward(
 
 
 def _backward(
-    stream: Stream,
-    whole: bool,
-    call: Call,
-    saved: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    needed: Sequence[bool],
+    stream: Stream, call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]
 ) -> Sequence[Tensor]:
     query, key, value, moments = saved
     inputs, call = (query, key, value), replace(call, moments=moments)
     found = [torch.zeros_like(t) for t in (*inputs, *call.learned)]
-    tokens = tuning.ROWS_BACKWARD
-    for part in parts(query, key, at_once(query, tokens) if whole else tokens):
+    for part in parts(query, key, at_once(query, tuning.ROWS_BACKWARD)):
         some = [t[part].detach().requires_grad_(n) for t, n in zip(inputs, needed, strict=False)]
         with torch.enable_grad():
             own = call.part(part)

@@ -487,7 +487,7 @@ class Pairs(ClusterStates):
     @property
     @override
     def span(self) -> int:
-        return pair_tokens(self.phi)
+        return at_once(self.values, pair_tokens(self.phi))
 
     @override
     def write(self, keys: ClusteredTokens, centers: Tensor, values: Tensor) -> Features:
@@ -572,7 +572,7 @@ class _Mapped(torch.autograd.Function):
 
 def _pieces(x: Tensor, phi: FeatureMap, n: int) -> Iterator[tuple[slice, slice]]:
     """Yield slices of blocks and of their heads, few enough for their features to stay in the cache."""
-    step = max(1, tuning.PAIR_FLOATS // 8 // (n * x.shape[1] * phi.feature_dim))
+    step = max(1, at_once(x, tuning.PAIR_FLOATS // 8) // (n * x.shape[1] * phi.feature_dim))
     for start in range(0, len(x), step):
         stop = min(start + step, len(x))
         yield slice(start, stop), slice(start * n, stop * n)

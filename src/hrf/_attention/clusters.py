@@ -252,8 +252,8 @@ def stream(
     if keep is not None:
         keep = keep.expand(y.shape[:-1]).reshape(-1, *y.shape[-3:-1])
     x, y, values = (t.reshape(x.shape[:-3].numel(), *t.shape[-3:]) for t in (x, y, values))
-    n_tokens = pair_tokens(feature_map) if feature_map.per_pair else at_once(x, tuning.CLUSTER_TOKENS)
-    for part in parts(x, y, n_tokens):
+    n_tokens = pair_tokens(feature_map) if feature_map.per_pair else tuning.CLUSTER_TOKENS
+    for part in parts(x, y, at_once(x, n_tokens)):
         phi = of_heads(feature_map, part[1])
         queries = ClusteredTokens.of(x[part], root, phi, "query", None)
         keys = ClusteredTokens.of(y[part], root, phi, "key", None if keep is None else keep[part])

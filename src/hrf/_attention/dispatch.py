@@ -86,9 +86,9 @@ def _has_features(phi: FeatureMap) -> bool:
 # fmt: off
 ENGINES = (
     # A ClusteredHybrid with base separable, shifted or shrunk. Moving centres stay where they were fitted if causal.
-    Engine("clustered", _by_residual, by_rows(clusters.stream, whole=True),
-           in_chunks(prepare_clustered, Clustered), Clustered,
-           backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass", triton="none"),
+    Engine("clustered", _by_residual, by_rows(clusters.stream), in_chunks(prepare_clustered, Clustered),
+           Clustered, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass",
+           triton="none"),
     # A ClusteredHybrid with base paper or moments: causal attention uses its wide features.
     Engine("clustered by pair", _by_pair, by_rows(clusters.stream), in_chunks(prepare_clustered, Dense),
            Dense, backward="autograd, rows recomputed; causal by hand", compiled="exact pairs, forward pass",
