@@ -83,18 +83,18 @@ def reports(vectors, tmp_path_factory):
 VIEWS = ("angle", "row", "cost", "head")
 
 
-SCREENS = {400: "light", 1280: "dark"}  # places depend on the width, contrasts on the scheme
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("row", "cost", "head", "two", "heads")]
 
 
 @needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["angle", "one", *SLOW])
-def test_pages_fit_their_screens_and_are_accessible(name, visit, reports, tmp_path):
+def test_pages_fit_their_screens_and_are_accessible(name, scheme, visit, reports, tmp_path):
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="axe is not installed: make browser"
     )
     address = f"{EXPLORER}#view={name}" if name in VIEWS else reports[name].as_uri()
-    for width, scheme in SCREENS.items():
+    for width in (400, 1280):
         view = visit(address, width, scheme)
         assert view.evaluate("document.documentElement.scrollWidth") <= width
         assert len(view.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png")) > 10_000
